@@ -1,0 +1,74 @@
+"""Every error the deck raises on purpose.
+
+    TierdeckError
+    ├── InvalidInput      422  something the user wrote is wrong; `path` names the field
+    ├── NotFound          404
+    ├── Conflict          409  the thing exists, or is in a state that forbids the act
+    ├── Unauthorized      401
+    ├── Unavailable       503  not now; `retry_after_seconds` says when to try again
+    └── LaunchFailed      500  an engine could not be started; the sentence says why
+
+This module imports nothing of the deck, so that every layer may raise from it.
+"""
+
+from __future__ import annotations
+
+
+class TierdeckError(Exception):
+    """Base of the tree: a stable code, one sentence, and the offending field if there is one."""
+
+    status = 500
+    code = "internal"
+
+    def __init__(self, message: str, *, code: str | None = None, path: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        if code is not None:
+            self.code = code
+
+
+class InvalidInput(TierdeckError):
+    """What was sent is wrong; `path` is the field as written in the request."""
+
+    status = 422
+    code = "invalid_input"
+
+
+class NotFound(TierdeckError):
+    """The named thing does not exist."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(TierdeckError):
+    """The act is not possible in the present state."""
+
+    status = 409
+    code = "conflict"
+
+
+class Unauthorized(TierdeckError):
+    """No valid sign-in or token came with the request."""
+
+    status = 401
+    code = "unauthorized"
+
+
+class Unavailable(TierdeckError):
+    """Nothing can serve this now; worth trying again after `retry_after_seconds`."""
+
+    status = 503
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 5, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class LaunchFailed(TierdeckError):
+    """An engine cannot be started as asked; retrying without a change will not help."""
+
+    status = 500
+    code = "launch_failed"

@@ -1,0 +1,75 @@
+"""The database: one async engine, SQLite (WAL) or PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import event
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from app.config import PROJECT_ROOT
+
+
+class Database:
+    """Owns the connection pool. Open sessions with `session()` (read) or `begin()` (write)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine: AsyncEngine = create_async_engine(url)
+        if self.engine.dialect.name == "sqlite":
+            event.listen(self.engine.sync_engine, "connect", _set_sqlite_pragmas)
+        self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncSession]:
+        """A session for reading."""
+        async with self._sessions() as session:
+            yield session
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncSession]:
+        """A session in one transaction: committed at the end, rolled back on an error."""
+        async with self._sessions.begin() as session:
+            yield session
+
+    async def migrate(self) -> None:
+        """Bring the schema to the newest revision; rows stay."""
+        _make_parent_directory(self.url)
+        await asyncio.to_thread(upgrade, self.url)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.engine.dispose()
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's configuration for `url`, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(PROJECT_ROOT / "migrations"))
+    config.attributes["url"] = url
+    return config
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Run the migrations up to `revision` (blocking; starts an event loop of its own)."""
+    command.upgrade(alembic_config(url), revision)
+
+
+def _make_parent_directory(url: str) -> None:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, ":memory:"):
+        Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _set_sqlite_pragmas(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

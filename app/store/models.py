@@ -1,0 +1,246 @@
+"""The tables. Times are seconds since the epoch, UTC. Rows that tell history are never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, MetaData, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Constraint names are fixed so that migrations can address them on every database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class ProfileRow(Base):
+    """A profile is a name; its versions carry the content."""
+
+    __tablename__ = "profiles"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[float]
+
+
+class ProfileVersionRow(Base):
+    """One immutable version of a profile."""
+
+    __tablename__ = "profile_versions"
+    __table_args__ = (UniqueConstraint("profile_id", "number"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id"), index=True)
+    number: Mapped[int]
+    created_at: Mapped[float]
+    author: Mapped[str]
+    comment: Mapped[str] = mapped_column(Text, default="")
+    kv_transfer_config: Mapped[dict[str, Any]]
+    """The JSON object given to `--kv-transfer-config`; empty = no connector."""
+    flags: Mapped[dict[str, Any]]
+    """Engine flags by name without dashes in front: `{"max-model-len": 32768, "enforce-eager": true}`."""
+    environment: Mapped[dict[str, Any]]
+
+
+class FleetRow(Base):
+    """The engines that serve one model."""
+
+    __tablename__ = "fleets"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    model: Mapped[str]
+    """Path or hub name handed to the engine."""
+    served_model_name: Mapped[str]
+    interpreter: Mapped[str]
+    created_at: Mapped[float]
+
+
+class EngineRow(Base):
+    """One supervised engine: what it should be, and which process it last was."""
+
+    __tablename__ = "engines"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fleet_id: Mapped[int] = mapped_column(ForeignKey("fleets.id"), index=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    port: Mapped[int]
+    profile_version_id: Mapped[int] = mapped_column(ForeignKey("profile_versions.id"))
+    """The version the next start uses."""
+    wanted: Mapped[str] = mapped_column(default="running")
+    """`running` or `stopped`: what the operator last asked for."""
+    state: Mapped[str] = mapped_column(default="stopped")
+    state_since: Mapped[float] = mapped_column(default=0.0)
+    cause: Mapped[str] = mapped_column(Text, default="")
+    pid: Mapped[int | None]
+    pid_started_at: Mapped[float | None]
+    """Start time of `pid` as the kernel tells it; guards against a reused pid."""
+    marker: Mapped[str | None]
+    """Value of TIERDECK_ENGINE_MARKER in the environment of every process of this start."""
+    running_version_id: Mapped[int | None] = mapped_column(ForeignKey("profile_versions.id"))
+    """The version the recorded process was started with."""
+    created_at: Mapped[float]
+
+
+class TransitionRow(Base):
+    """A change of an engine's state, with its cause and what it was seen by."""
+
+    __tablename__ = "transitions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine_id: Mapped[int] = mapped_column(ForeignKey("engines.id"), index=True)
+    at: Mapped[float] = mapped_column(index=True)
+    old_state: Mapped[str]
+    new_state: Mapped[str]
+    cause: Mapped[str] = mapped_column(Text)
+    evidence: Mapped[dict[str, Any]]
+
+
+class SeriesRow(Base):
+    """One logical series of one engine. `labels` is canonical JSON text, so that it can be unique."""
+
+    __tablename__ = "series"
+    __table_args__ = (UniqueConstraint("engine_id", "name", "labels"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine_id: Mapped[int] = mapped_column(ForeignKey("engines.id"), index=True)
+    name: Mapped[str]
+    labels: Mapped[str]
+    kind: Mapped[str]
+    """`counter` or `gauge`."""
+
+
+class SampleRow(Base):
+    """A sample as scraped. Counters carry `total`: the value with all resets undone, never falling."""
+
+    __tablename__ = "samples"
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id"), primary_key=True)
+    at: Mapped[float] = mapped_column(primary_key=True)
+    value: Mapped[float]
+    total: Mapped[float]
+
+
+class MinuteSampleRow(Base):
+    """The last sample of a series in a minute; kept longer than `samples`."""
+
+    __tablename__ = "minute_samples"
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id"), primary_key=True)
+    at: Mapped[float] = mapped_column(primary_key=True)
+    """Start of the minute."""
+    value: Mapped[float]
+    total: Mapped[float]
+
+
+class ScrapeRow(Base):
+    """The outcome of the scrapes of an engine, one row for each run of equal outcomes."""
+
+    __tablename__ = "scrapes"
+    __table_args__ = (Index("ix_scrapes_engine_id_first_at", "engine_id", "first_at"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine_id: Mapped[int] = mapped_column(ForeignKey("engines.id"))
+    first_at: Mapped[float]
+    last_at: Mapped[float]
+    ok: Mapped[bool]
+    reason: Mapped[str] = mapped_column(Text, default="")
+
+
+class MarkRow(Base):
+    """Something to be drawn on every chart: a restart, a counter reset, a rollout, an alert."""
+
+    __tablename__ = "marks"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine_id: Mapped[int | None] = mapped_column(ForeignKey("engines.id"), index=True)
+    at: Mapped[float] = mapped_column(index=True)
+    kind: Mapped[str]
+    """`restart`, `reset`, `rollout`, `alert`, `data_fault`."""
+    text: Mapped[str] = mapped_column(Text)
+
+
+class RolloutRow(Base):
+    """The application of one profile version to a fleet."""
+
+    __tablename__ = "rollouts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fleet_id: Mapped[int] = mapped_column(ForeignKey("fleets.id"), index=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("profile_versions.id"))
+    previous_version_id: Mapped[int | None] = mapped_column(ForeignKey("profile_versions.id"))
+    strategy: Mapped[str]
+    state: Mapped[str]
+    """`running`, `done`, `rolled_back`, `failed`, `cancelled`."""
+    step: Mapped[str] = mapped_column(default="")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    author: Mapped[str]
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+
+
+class AlertRuleRow(Base):
+    """A rule and its parameters (thresholds, hold times) as JSON."""
+
+    __tablename__ = "alert_rules"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    kind: Mapped[str]
+    parameters: Mapped[dict[str, Any]]
+    enabled: Mapped[bool] = mapped_column(default=True)
+    created_at: Mapped[float]
+
+
+class AlertStateRow(Base):
+    """The memory of one rule on one fleet; survives a restart of the deck."""
+
+    __tablename__ = "alert_states"
+    rule_id: Mapped[int] = mapped_column(ForeignKey("alert_rules.id"), primary_key=True)
+    fleet_id: Mapped[int] = mapped_column(ForeignKey("fleets.id"), primary_key=True)
+    state: Mapped[dict[str, Any]]
+    updated_at: Mapped[float]
+
+
+class FlipRow(Base):
+    """An alert that changed (`ok` -> `firing`, `firing` -> `ok`, `test`); what webhooks tell."""
+
+    __tablename__ = "flips"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    rule_id: Mapped[int | None] = mapped_column(ForeignKey("alert_rules.id"), index=True)
+    fleet_id: Mapped[int | None] = mapped_column(ForeignKey("fleets.id"))
+    at: Mapped[float] = mapped_column(index=True)
+    old: Mapped[str]
+    new: Mapped[str]
+    sentence: Mapped[str] = mapped_column(Text)
+    evidence: Mapped[dict[str, Any]]
+
+
+class WebhookRow(Base):
+    """Where flips are sent. `secret` signs the body; it is never shown again."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    channel: Mapped[str]
+    """`generic`, `slack`, `discord`, `feishu`, `dingtalk`."""
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str | None]
+    keyword: Mapped[str] = mapped_column(default="")
+    enabled: Mapped[bool] = mapped_column(default=True)
+    created_at: Mapped[float]
+
+
+class DeliveryRow(Base):
+    """One flip for one webhook. Claimed by compare-and-set on `state`."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (UniqueConstraint("flip_id", "webhook_id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    flip_id: Mapped[int] = mapped_column(ForeignKey("flips.id"), index=True)
+    webhook_id: Mapped[int] = mapped_column(ForeignKey("webhooks.id"), index=True)
+    state: Mapped[str] = mapped_column(default="pending", index=True)
+    """`pending`, `sending`, `delivered`, `failed`."""
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float]
+    last_at: Mapped[float | None]
+    status: Mapped[int | None]
+    answer: Mapped[str] = mapped_column(Text, default="")
