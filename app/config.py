@@ -20,10 +20,12 @@ class Settings(BaseSettings):
     port: int = Field(8700, ge=0, le=65535, description="Port the deck listens on.")
     data_dir: Path = Field(PROJECT_ROOT / "data", description="Database, logs, demo model, admin token.")
     database_url: str | None = Field(
-        None, description="SQLAlchemy URL (sqlite+aiosqlite or postgresql+asyncpg). Default: SQLite in the data directory."
+        None,
+        description="SQLAlchemy URL (sqlite+aiosqlite or postgresql+asyncpg). Default: SQLite in the data directory.",
     )
     admin_token: SecretStr | None = Field(
-        None, description="Accepted as bearer token and at sign-in. Default: made on the first run, kept in the data directory."
+        None,
+        description="Accepted as bearer token and at sign-in. Default: made on the first run, kept in the data directory.",
     )
     prometheus_url: str | None = Field(None, description="An existing Prometheus to read history from.")
     engine_python: Path = Field(Path(sys.executable), description="Interpreter that starts the engines.")

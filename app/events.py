@@ -32,6 +32,7 @@ class Subscription:
         self.skipped = 0
 
     def offer(self, event: Event) -> None:
+        """Take an event, dropping the oldest when full."""
         if self._queue.full():
             self._queue.get_nowait()
             self.skipped += 1

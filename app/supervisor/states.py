@@ -21,9 +21,7 @@ class EngineState(StrEnum):
 #: The moves that exist. Anything else is a fault of the supervisor itself.
 TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
     EngineState.STOPPED: frozenset({EngineState.STARTING, EngineState.FAILED}),
-    EngineState.STARTING: frozenset(
-        {EngineState.READY, EngineState.BACKOFF, EngineState.FAILED, EngineState.STOPPING}
-    ),
+    EngineState.STARTING: frozenset({EngineState.READY, EngineState.BACKOFF, EngineState.FAILED, EngineState.STOPPING}),
     EngineState.READY: frozenset(
         {
             EngineState.STALLED,
@@ -36,9 +34,7 @@ TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
     EngineState.STALLED: frozenset(
         {EngineState.READY, EngineState.DRAINING, EngineState.STOPPING, EngineState.BACKOFF, EngineState.FAILED}
     ),
-    EngineState.DRAINING: frozenset(
-        {EngineState.READY, EngineState.STOPPING, EngineState.BACKOFF, EngineState.FAILED}
-    ),
+    EngineState.DRAINING: frozenset({EngineState.READY, EngineState.STOPPING, EngineState.BACKOFF, EngineState.FAILED}),
     EngineState.STOPPING: frozenset({EngineState.STOPPED, EngineState.FAILED}),
     EngineState.BACKOFF: frozenset({EngineState.STARTING, EngineState.STOPPING, EngineState.STOPPED}),
     EngineState.FAILED: frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.STOPPING}),
