@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.alerts.delivery import DeliveryLoop
 from app.alerts.loop import AlertLoop
+from app.background import Loops
 from app.config import Settings
 from app.events import Events
 from app.proxy.door import Door
@@ -17,6 +18,7 @@ from app.services.profiles import Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
 from app.store.database import Database
+from app.store.retention import RetentionLoop
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,5 @@ class Deck:
     scrape_loop: ScrapeLoop
     alert_loop: AlertLoop
     delivery_loop: DeliveryLoop
+    retention_loop: RetentionLoop
+    loops: Loops

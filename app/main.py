@@ -1,0 +1,101 @@
+"""Composition root: puts the deck together and owns its loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from app.alerts.delivery import DeliveryLoop
+from app.alerts.loop import AlertLoop
+from app.background import Loops
+from app.config import Settings
+from app.deck import Deck
+from app.events import Events
+from app.first_run import first_fleet
+from app.proxy.door import Door
+from app.scrape.loop import ScrapeLoop
+from app.services.alerts import Alerts
+from app.services.charts import Charts
+from app.services.engines import Engines
+from app.services.profiles import Profiles
+from app.services.rollouts import Rollouts
+from app.services.signin import SignIn
+from app.store.database import Database
+from app.store.queries import fleets
+from app.store.retention import RetentionLoop
+from app.web.application import build_application
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The deck as an ASGI application. Starting it migrates, adopts or starts engines, and runs the loops."""
+    deck = _assemble(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await _open(deck, stack)
+            yield
+
+    return build_application(deck, lifespan)
+
+
+def _assemble(settings: Settings) -> Deck:
+    database, events = Database(settings.resolved_database_url), Events()
+    engines = Engines(settings, database, events)
+    profiles = Profiles(database, events)
+    charts = Charts(database, engines)
+    delivery_loop = DeliveryLoop(database, events)
+    return Deck(
+        settings=settings,
+        database=database,
+        events=events,
+        signin=SignIn(settings),
+        engines=engines,
+        profiles=profiles,
+        rollouts=Rollouts(database, events, engines, profiles),
+        charts=charts,
+        alerts=Alerts(database, events, delivery_loop),
+        door=Door(settings, engines),
+        scrape_loop=ScrapeLoop(settings, database, events, engines),
+        alert_loop=AlertLoop(database, events, charts),
+        delivery_loop=delivery_loop,
+        retention_loop=RetentionLoop(database),
+        loops=Loops(),
+    )
+
+
+async def _open(deck: Deck, stack: AsyncExitStack) -> None:
+    """Open everything in order; `stack` closes it in the reverse one, also after a fault half-way."""
+    _make_private(deck.settings.data_dir)
+    await deck.database.migrate()
+    stack.push_async_callback(deck.database.close)
+    await _seed(deck)
+    await deck.signin.open()
+    await deck.alerts.open()
+    stack.push_async_callback(deck.engines.close)
+    await deck.engines.open()
+    stack.push_async_callback(deck.door.close)
+    await deck.door.open()
+    stack.push_async_callback(deck.rollouts.close)
+    await deck.rollouts.open()
+    stack.push_async_callback(deck.loops.close)
+    deck.loops.start("scrape", deck.scrape_loop.run)
+    deck.loops.start("alerts", deck.alert_loop.run)
+    deck.loops.start("delivery", deck.delivery_loop.run)
+    deck.loops.start("retention", deck.retention_loop.run)
+
+
+async def _seed(deck: Deck) -> None:
+    first = await first_fleet(deck.settings)
+    async with deck.database.begin() as session:
+        if not await fleets.seed(session, first, time.time()):
+            await fleets.follow_settings(session, first.model, first.served_model_name, first.interpreter)
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o700)
