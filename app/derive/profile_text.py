@@ -206,8 +206,8 @@ def _syntax_sentence(text: str, error: json.JSONDecodeError) -> str:
         return f"{place}: this is a web page, not JSON."
     if text.lstrip().startswith("<<<<<<<"):
         return f"{place}: this has merge-conflict markers; keep one side."
-    if number := re.match(r"[0-9.]*([kKmMgGtT]i?[bB]?)\b", text[error.pos :]):
-        return f'{place}: a size with a unit is text; write it in quotes, as in "2{number[1]}".'
+    if size := _bare_size(text, error.pos):
+        return f'{place}: a size with a unit is text; write it in quotes, as in "{size}".'
     if rest and rest[0].startswith(("#", "//", "/*")):
         return f"{place}: JSON has no comments; remove this one."
     return (
@@ -215,6 +215,13 @@ def _syntax_sentence(text: str, error: json.JSONDecodeError) -> str:
         if rest
         else f"{place}: the text ends too early."
     )
+
+
+def _bare_size(text: str, position: int) -> str | None:
+    """The size written without quotes around `position`, such as 2g, or None."""
+    digits = re.search(r"[0-9.]*$", text[:position])
+    unit = re.match(r"[0-9.]*[kKmMgGtT]i?[bB]?\b", text[position:])
+    return f"{digits[0]}{unit[0]}" if digits and unit else None
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,130 @@
+"""What an operator types into a profile: read exactly, or refused with the place and the remedy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.derive.profile_text import (
+    Change,
+    changes,
+    check_environment,
+    check_flags,
+    check_transfer_config,
+    parse_object,
+)
+
+
+def no_objection(_: Any) -> None:
+    """A connector that takes every configuration."""
+
+
+def messages(findings: list[Any]) -> dict[str, str]:
+    return {finding.path: finding.message for finding in findings}
+
+
+MALFORMED = {
+    "size with a unit": ('{"cpu_bytes_to_use": 2g}', 1, 23, 'in quotes, as in "2g"'),
+    "trailing comment": ('{"cpu_bytes_to_use": "5368709120", # 5GB\n"eviction_policy": "lru"}', 1, 36, "no comments"),
+    "truncated": ('{"kv_connector": "Offloading', 1, 18, "Line 1, column 18"),
+    "empty object cut": ("{", 1, 2, "ends too early"),
+    "conflict markers": ("<<<<<<< HEAD\n{}\n=======", 1, 1, "merge-conflict"),
+    "web page": ("<!DOCTYPE html><html></html>", 1, 1, "web page"),
+    "list": ("[1, 2]", 1, 1, "not a list"),
+    "text": ('"abc"', 1, 1, "not text"),
+    "number": ("17", 1, 1, "not a number"),
+    "null": ("null", 1, 1, "not null"),
+    "single quotes": ("{'a': 1}", 1, 2, "column 2"),
+    "trailing comma": ('{"a": 1,\n}', 2, 1, "Line 2, column 1"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "column", "words"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_text_is_refused_with_its_place(text: str, line: int, column: int, words: str) -> None:
+    """Text that is not one JSON object gives exactly one error with line, column and what to write."""
+    parsed = parse_object(text, "flags")
+    assert [f.severity for f in parsed.findings] == ["error"]
+    finding = parsed.findings[0]
+    assert words in finding.message
+    if "not" not in words:
+        assert (finding.line, finding.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1, "a": 2}', '{"a": ' * 5000 + "1" + "}" * 5000]
+)
+def test_values_that_json_readers_disagree_on_are_refused(text: str) -> None:
+    """NaN, infinities, doubled keys and endless nesting are errors, never silently something else."""
+    assert not parse_object(text, "flags").is_valid
+
+
+@given(st.text())
+def test_any_text_gives_an_answer(text: str) -> None:
+    """Whatever is pasted, reading it gives a value or findings, never an exception."""
+    parsed = parse_object(text, "flags")
+    assert parsed.is_valid or parsed.findings[0].message
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none(), max_size=5))
+def test_valid_json_is_read_as_written(value: dict[str, Any]) -> None:
+    """A JSON object comes back equal, in any script."""
+    assert parse_object(json.dumps(value), "flags").value == value
+
+
+def test_connector_keys_outside_the_extra_config_are_named() -> None:
+    """A key of the connector at the top level says where it belongs."""
+    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "spec_name": "TieringOffloadingSpec"}
+    found = messages(check_transfer_config(config, no_objection))
+    assert "kv_connector_extra_config" in found["kv-transfer-config.spec_name"]
+
+
+def test_the_connector_speaks_for_its_own_keys() -> None:
+    """The sentence of the connector is shown at the extra config."""
+    config = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "evict_policy": "lru"},
+    }
+    found = messages(check_transfer_config(config, lambda extra: f"no {sorted(extra)[0]}"))
+    assert found == {"kv-transfer-config.kv_connector_extra_config": "no evict_policy"}
+
+
+def test_missing_connector_and_role_are_asked_for() -> None:
+    """A configuration with content must say connector and role."""
+    found = messages(check_transfer_config({"kv_port": 1}, no_objection))
+    assert set(found) == {"kv-transfer-config.kv_connector", "kv-transfer-config.kv_role"}
+
+
+def test_no_connector_is_fine() -> None:
+    """An empty configuration means no connector and has no findings."""
+    assert check_transfer_config({}, no_objection) == []
+
+
+def test_flags_name_their_remedy() -> None:
+    """Wrong flag names, flags of the deck and values no command line can carry are errors at their path."""
+    found = messages(
+        check_flags({"--max_model_len": 1, "port": 1, "enforce-eager": True, "a": {"b": 1}, "lora-modules": ["x", "y"]})
+    )
+    assert set(found) == {"flags.--max_model_len", "flags.port", "flags.a"}
+    assert "max-model-len" in found["flags.--max_model_len"]
+
+
+def test_environment_takes_texts_alone() -> None:
+    """Environment values are texts; the deck's own variables are not for profiles."""
+    found = messages(check_environment({"GOOD": "1", "BAD": 1, "TIERDECK_PORT": "1", "no dash": "x"}))
+    assert set(found) == {"environment.BAD", "environment.TIERDECK_PORT", "environment.no dash"}
+
+
+def test_changes_are_listed_field_by_field() -> None:
+    """Two versions differ in exactly the fields listed; absent and null differ too."""
+    old = {"flags": {"a": 1, "b": None, "same": [1]}, "x": {"y": 1}}
+    new = {"flags": {"a": 2, "same": [1], "c": {"d": 1}}, "x": {"y": 1}}
+    assert changes(old, new) == [
+        Change("flags.a", 1, 2),
+        Change("flags.b", None, None),
+        Change("flags.c.d", None, 1),
+    ]
