@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     stall_seconds: float = Field(120.0, gt=0, description="No token for this long while requests wait = stalled.")
     door_wait_seconds: float = Field(600.0, ge=0, description="How long a request waits for an engine to be ready.")
     door_wait_limit: int = Field(256, ge=0, description="How many requests may wait for an engine at once.")
+    door_body_limit_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="Largest request body that the door takes."
+    )
     door_connect_timeout_seconds: float = Field(10.0, gt=0, description="Connecting to an engine.")
 
     @property

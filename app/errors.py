@@ -5,7 +5,11 @@
     ├── NotFound          404
     ├── Conflict          409  the thing exists, or is in a state that forbids the act
     ├── Unauthorized      401
+    ├── Forbidden         403
+    ├── TooLarge          413  the body is above the configured limit
     ├── Unavailable       503  not now; `retry_after_seconds` says when to try again
+    ├── EngineFault       502  an engine broke off or answered something that is not HTTP
+    ├── TooManyAttempts   429  wrong tokens came too fast; an Unavailable
     └── LaunchFailed      500  an engine could not be started; the sentence says why
 
 This module imports nothing of the deck, so that every layer may raise from it.
@@ -56,6 +60,13 @@ class Unauthorized(TierdeckError):
     code = "unauthorized"
 
 
+class Forbidden(TierdeckError):
+    """The caller may be known, but this way of asking is refused."""
+
+    status = 403
+    code = "forbidden"
+
+
 class Unavailable(TierdeckError):
     """Nothing can serve this now; worth trying again after `retry_after_seconds`."""
 
@@ -65,6 +76,27 @@ class Unavailable(TierdeckError):
     def __init__(self, message: str, *, retry_after_seconds: int = 5, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyAttempts(Unavailable):
+    """Wrong tokens were sent too often from one address."""
+
+    status = 429
+    code = "too_many_attempts"
+
+
+class TooLarge(TierdeckError):
+    """More was sent than the deck takes."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class EngineFault(TierdeckError):
+    """An engine took the request and then failed it; it may have worked on it."""
+
+    status = 502
+    code = "engine_fault"
 
 
 class LaunchFailed(TierdeckError):
