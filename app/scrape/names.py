@@ -2,7 +2,8 @@
 
 Newest name first: where an engine exposes several, the first one found is used and the others are
 ignored, so nothing is counted twice. Counters are named here as they appear in the text format,
-with `_total`. Names as of vLLM 0.32; older ones from the releases that renamed them.
+with `_total`. A name may pick its samples by one label: `name{label="value"}`. Names as of vLLM
+0.32; older ones from the releases that renamed them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,37 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
+Combine = Literal["sum", "mean", "max"]
+Labels = tuple[tuple[str, str], ...]
+
+#: A histogram `x` is kept as the counters `x_bucket` (with `le`), `x_sum` and `x_count`.
+HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True)
+class SeriesKey:
+    """A logical series: its name (`ttft_seconds_bucket`, `host_slots`) and the labels that are kept."""
+
+    name: str
+    labels: Labels = ()
+
+    def label(self, name: str) -> str:
+        """The value of a label, empty when it is not there."""
+        return dict(self.labels).get(name, "")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A logical metric. `labels` are the ones kept; samples that differ only in others are summed."""
+    """A logical metric. `labels` are the ones kept; `combine` joins samples that differ only in others.
+
+    A sum is right for counts; a share of several data-parallel engines is their mean.
+    """
 
     name: str
     kind: Kind
     names: tuple[str, ...]
     labels: tuple[str, ...] = ()
+    combine: Combine = "sum"
 
 
 METRICS: tuple[Metric, ...] = (
@@ -31,7 +53,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("prompt_tokens", "counter", ("vllm:prompt_tokens_total",)),
     Metric("prompt_tokens_by_source", "counter", ("vllm:prompt_tokens_by_source_total",), ("source",)),
     Metric("generation_tokens", "counter", ("vllm:generation_tokens_total",)),
-    Metric("kv_usage", "gauge", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+    Metric("kv_usage", "gauge", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), combine="mean"),
     Metric("requests_running", "gauge", ("vllm:num_requests_running",)),
     Metric("requests_waiting", "gauge", ("vllm:num_requests_waiting",)),
     Metric("preemptions", "counter", ("vllm:num_preemptions_total",)),
@@ -42,8 +64,16 @@ METRICS: tuple[Metric, ...] = (
         ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
         ("le",),
     ),
-    Metric("offload_stored_bytes", "counter", ("vllm:kv_offload_store_bytes_total",)),
-    Metric("offload_loaded_bytes", "counter", ("vllm:kv_offload_load_bytes_total",)),
+    Metric(
+        "offload_stored_bytes",
+        "counter",
+        ("vllm:kv_offload_store_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}'),
+    ),
+    Metric(
+        "offload_loaded_bytes",
+        "counter",
+        ("vllm:kv_offload_load_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}'),
+    ),
     Metric("host_slots", "gauge", ("tierdeck_host_slots",), ("pool", "group")),
     Metric("host_slots_used", "gauge", ("tierdeck_host_slots_used",), ("pool", "group")),
     Metric("host_slots_pinned", "gauge", ("tierdeck_host_slots_pinned",), ("pool", "group")),
@@ -52,7 +82,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("host_lookup_tokens", "counter", ("tierdeck_host_lookup_tokens_total",), ("outcome",)),
     Metric("host_idle_seconds_at_eviction", "histogram", ("tierdeck_host_idle_seconds_at_eviction",), ("pool", "le")),
     Metric("host_restorable_sessions", "gauge", ("tierdeck_host_restorable_sessions",)),
-    Metric("process_start", "gauge", ("process_start_time_seconds",)),
+    Metric("process_start", "gauge", ("process_start_time_seconds",), combine="max"),
 )
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

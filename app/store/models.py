@@ -114,10 +114,15 @@ class SeriesRow(Base):
     """`counter` or `gauge`."""
 
 
+#: SQLite then keeps the rows themselves in key order: a window of a series is one contiguous read.
+_CLUSTERED = {"sqlite_with_rowid": False}
+
+
 class SampleRow(Base):
     """A sample as scraped. Counters carry `total`: the value with all resets undone, never falling."""
 
     __tablename__ = "samples"
+    __table_args__ = _CLUSTERED
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id"), primary_key=True)
     at: Mapped[float] = mapped_column(primary_key=True)
     value: Mapped[float]
@@ -128,6 +133,7 @@ class MinuteSampleRow(Base):
     """The last sample of a series in a minute; kept longer than `samples`."""
 
     __tablename__ = "minute_samples"
+    __table_args__ = _CLUSTERED
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id"), primary_key=True)
     at: Mapped[float] = mapped_column(primary_key=True)
     """Start of the minute."""

@@ -249,6 +249,7 @@ def upgrade() -> None:
         sa.Column("total", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(["series_id"], ["series.id"], name=op.f("fk_minute_samples_series_id_series")),
         sa.PrimaryKeyConstraint("series_id", "at", name=op.f("pk_minute_samples")),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "samples",
@@ -258,6 +259,7 @@ def upgrade() -> None:
         sa.Column("total", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(["series_id"], ["series.id"], name=op.f("fk_samples_series_id_series")),
         sa.PrimaryKeyConstraint("series_id", "at", name=op.f("pk_samples")),
+        sqlite_with_rowid=False,
     )
     # ### end Alembic commands ###
 
