@@ -6,13 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 
-from app.config import PROJECT_ROOT
 from app.deck import Deck
 from app.proxy.routes import router as door_router
 from app.web import own, pages, sse
 from app.web.api import alerts, data, engines, profiles, rollouts
+from app.web.assets import VersionedFiles
 from app.web.auth import install_sign_in
 from app.web.errors import install_error_handlers
 
@@ -21,9 +20,9 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 def build_application(deck: Deck, lifespan: Lifespan) -> FastAPI:
     """The ASGI application over an assembled deck."""
-    application = FastAPI(title="Tierdeck", version="1", lifespan=lifespan)
+    application = FastAPI(title="Tierdeck", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     application.state.deck = deck
-    application.mount("/static", StaticFiles(directory=PROJECT_ROOT / "static"), name="static")
+    application.mount("/static", VersionedFiles(), name="static")
     for module in (own, pages, sse, engines, data, profiles, rollouts, alerts):
         application.include_router(module.router)
     application.include_router(door_router)

@@ -1,0 +1,455 @@
+"""What each page is rendered from: one frozen dataclass per page, its fields the template's names.
+
+A template may use these fields and the globals of `app.web.render`, nothing else; a test holds that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from app.web.formats import Change, Quantity
+
+Severity = Literal["good", "idle", "warning", "failed", "empty"]
+
+
+@dataclass(frozen=True)
+class NavItem:
+    """An entry of the rail. `icon` names a symbol in the sprite."""
+
+    label: str
+    href: str
+    icon: str
+    is_current: bool
+    badge: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values to pick, as a link or an option."""
+
+    value: str
+    label: str
+    href: str = ""
+    is_current: bool = False
+
+
+@dataclass(frozen=True)
+class Shell:
+    """What surrounds every page."""
+
+    title: str
+    language: str
+    language_choices: tuple[Choice, ...]
+    theme: str
+    theme_choices: tuple[Choice, ...]
+    script_messages: str
+    address: str
+    """Path and query of this page, to come back to."""
+    now: float
+    nav: tuple[NavItem, ...] = ()
+    is_signed_in: bool = True
+
+
+@dataclass(frozen=True)
+class Page:
+    """What all pages share."""
+
+    template: ClassVar[str]
+    shell: Shell
+
+
+@dataclass(frozen=True)
+class ErrorPage(Page):
+    """Something could not be shown: what, and what to do."""
+
+    template = "error.html"
+    status: int
+    heading: str
+    sentence: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class SignInPage(Page):
+    """One field and one button."""
+
+    template = "login.html"
+    next: str
+    token_hint: str
+    """Where the token is to be found."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The answer to "is it working, and if not, what do I do?"."""
+
+    severity: Severity
+    text: str
+    detail: str = ""
+    action_label: str = ""
+    action_href: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number beside what it was in the window before. `key` is the meaning that colours it."""
+
+    key: str
+    label: str
+    value: Quantity
+    before: Quantity
+    change: Change | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of the input tokens, as a segment of the bar: `start` and `width` in percent."""
+
+    key: str
+    label: str
+    start: float
+    width: float
+
+
+@dataclass(frozen=True)
+class ChartBlock:
+    """A chart's frame; its numbers come from /api/v1/series."""
+
+    chart: str
+    title: str
+    height: int
+    help: str
+
+
+@dataclass(frozen=True)
+class StateBadge:
+    """An engine's state: `tone` colours it."""
+
+    state: str
+    label: str
+    tone: Literal["good", "working", "warning", "failed", "off"]
+
+
+@dataclass(frozen=True)
+class EngineLine:
+    """An engine in the table of the overview."""
+
+    name: str
+    href: str
+    fleet: str
+    badge: StateBadge
+    since: float
+    cause: str
+    profile: str
+    profile_href: str
+    uptime: Quantity
+    kv: Quantity
+    running: Quantity
+    waiting: Quantity
+    ttft: Quantity
+    stale: str
+    """Why the numbers are not current; empty when they are."""
+
+
+@dataclass(frozen=True)
+class OverviewPage(Page):
+    """/: is the cache working?"""
+
+    template = "overview.html"
+    refresh_href: str
+    windows: tuple[Choice, ...]
+    window: str
+    fleets: tuple[Choice, ...]
+    fleet: str
+    sentence: Sentence
+    tiles: tuple[Tile, ...]
+    shares: tuple[Share, ...]
+    origin_reason: str
+    """Why the tiles have no number, or hold only a part; empty when they do."""
+    charts: tuple[ChartBlock, ...]
+    engines: tuple[EngineLine, ...]
+
+
+@dataclass(frozen=True)
+class EngineAction:
+    """A button of the engine page. `confirm` is what will happen; `asks_name` for dangerous ones."""
+
+    verb: str
+    label: str
+    is_enabled: bool
+    why_not: str
+    confirm: str
+    asks_name: bool
+    is_primary: bool
+
+
+@dataclass(frozen=True)
+class Move:
+    """A line of an engine's timeline."""
+
+    at: float
+    badge: StateBadge
+    cause: str
+    lasted: Quantity
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A label and a value."""
+
+    label: str
+    value: Quantity
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class EnginePage(Page):
+    """/engines/{name}: its state, what can be done, what it was, its log."""
+
+    template = "engine.html"
+    refresh_href: str
+    name: str
+    badge: StateBadge
+    since: float
+    cause: str
+    advice: str
+    phase: str
+    progress: float | None
+    next_try_at: float | None
+    leftover: str
+    facts: tuple[Fact, ...]
+    actions: tuple[EngineAction, ...]
+    moves: tuple[Move, ...]
+    log_href: str
+    log_file: str
+
+
+@dataclass(frozen=True)
+class RunsOn:
+    """An engine that runs a version."""
+
+    engine: str
+    href: str
+    version: int
+
+
+@dataclass(frozen=True)
+class ProfileLine:
+    """A profile in the list."""
+
+    name: str
+    href: str
+    latest: int
+    saved_at: float
+    author: str
+    comment: str
+    runs_on: tuple[RunsOn, ...]
+
+
+@dataclass(frozen=True)
+class ProfilesPage(Page):
+    """/profiles: what there is and where it runs."""
+
+    template = "profiles.html"
+    refresh_href: str
+    profiles: tuple[ProfileLine, ...]
+    new_href: str
+
+
+@dataclass(frozen=True)
+class VersionLine:
+    """A version in a profile's history."""
+
+    number: int
+    href: str
+    compare_href: str
+    saved_at: float
+    author: str
+    comment: str
+    runs_on: tuple[RunsOn, ...]
+    is_shown: bool
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """A field that differs between two versions; empty text = absent on that side."""
+
+    path: str
+    old: str
+    new: str
+    is_added: bool
+    is_removed: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two versions field by field."""
+
+    old: int
+    new: int
+    changes: tuple[FieldChange, ...]
+
+
+@dataclass(frozen=True)
+class FleetTarget:
+    """A fleet that a version can be applied to, with what that would do."""
+
+    fleet: str
+    label: str
+    engines: tuple[str, ...]
+    runs: str
+    is_on_it: bool
+    changes: tuple[FieldChange, ...]
+    what_happens: str
+    button: str
+
+
+@dataclass(frozen=True)
+class RolloutEngine:
+    """An engine of a rollout's fleet as it is now."""
+
+    name: str
+    href: str
+    badge: StateBadge
+    phase: str
+    progress: float | None
+
+
+@dataclass(frozen=True)
+class RolloutBlock:
+    """A rollout of this profile, live."""
+
+    id: int
+    fleet: str
+    version: int
+    previous: str
+    state: str
+    tone: str
+    label: str
+    step: str
+    reason: str
+    started_at: float
+    ended_at: float | None
+    engines: tuple[RolloutEngine, ...]
+
+
+@dataclass(frozen=True)
+class ProfilePage(Page):
+    """/profiles/{name}: editor, versions, comparison, applying."""
+
+    template = "profile.html"
+    refresh_href: str
+    name: str
+    is_new: bool
+    shown: int
+    next_number: int
+    kv_transfer_config: str
+    flags: str
+    environment: str
+    versions: tuple[VersionLine, ...]
+    comparison: Comparison | None
+    targets: tuple[FleetTarget, ...]
+    rollouts: tuple[RolloutBlock, ...]
+
+
+@dataclass(frozen=True)
+class AlertLine:
+    """A rule on a fleet, as it stands."""
+
+    rule: str
+    fleet: str
+    badge: StateBadge
+    since: float | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class RuleField:
+    """A threshold of a rule, as a form field."""
+
+    name: str
+    label: str
+    unit: str
+    value: str
+    help: str
+
+
+@dataclass(frozen=True)
+class RuleForm:
+    """A rule with what can be set on it."""
+
+    id: int
+    name: str
+    title: str
+    explanation: str
+    is_enabled: bool
+    fields: tuple[RuleField, ...]
+    alerts: tuple[AlertLine, ...]
+
+
+@dataclass(frozen=True)
+class FlipLine:
+    """A change of an alert."""
+
+    at: float
+    rule: str
+    fleet: str
+    old: str
+    new: str
+    tone: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class WebhookLine:
+    """Where alerts are sent. The secret is never shown."""
+
+    id: int
+    name: str
+    channel: str
+    channel_label: str
+    url: str
+    keyword: str
+    has_secret: bool
+    is_enabled: bool
+
+
+@dataclass(frozen=True)
+class DeliveryLine:
+    """One message to one webhook, and what came back."""
+
+    id: int
+    at: float | None
+    webhook: str
+    about: str
+    state: str
+    tone: str
+    label: str
+    attempts: int
+    next_at: float | None
+    status: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class AlertsPage(Page):
+    """/alerts: rules, what changed, and who is told."""
+
+    template = "alerts.html"
+    refresh_href: str
+    rules: tuple[RuleForm, ...]
+    flips: tuple[FlipLine, ...]
+    webhooks: tuple[WebhookLine, ...]
+    deliveries: tuple[DeliveryLine, ...]
+    channels: tuple[Choice, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class DocsPage(Page):
+    """/docs: the REST interface."""
+
+    template = "docs.html"
+    schema_href: str
