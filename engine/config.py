@@ -1,0 +1,194 @@
+"""`kv_connector_extra_config`, parsed once into a frozen dataclass; standard library only.
+
+A mistake ends the start of the engine with one sentence that names the key and what to write.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, get_args, get_type_hints
+
+SPEC_NAME: Final = "TieringOffloadingSpec"
+DEFAULT_REFERENCE_TOKENS: Final = 65_536
+EVICTION_POLICIES: Final = ("lru",)
+PLANNED_POLICIES: Final = ("arc", "value", "hyper")
+MAX_TRANSFER_THREADS: Final = 64
+
+_UNITS: Final = {
+    "": 1,
+    **{unit: 1000 ** (power + 1) for power, unit in enumerate(("kb", "mb", "gb", "tb"))},
+    **{unit: 1024 ** (power + 1) for power, unit in enumerate(("kib", "mib", "gib", "tib"))},
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be served; one sentence, and the key it is about."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def _documented(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"doc": text})
+
+
+@dataclass(frozen=True)
+class TierConfig:
+    """What the operator asked of the host tier. Sizes are bytes over all workers."""
+
+    cpu_bytes_to_use: int = field(
+        metadata={"doc": "Host memory of the tier over all workers: bytes, or a text such as `64GiB`. Required."}
+    )
+    spec_name: str = _documented(SPEC_NAME, "Must be `TieringOffloadingSpec`, which the plug-in resolves to this.")
+    spec_module_path: str | None = _documented(
+        None, "`engine.spec`, or left out; only looked at when the name is not registered."
+    )
+    eviction_policy: str = _documented("lru", "Who goes first when a pool is full: `lru`.")
+    demote_superseded_states: bool = _documented(
+        True, "Of a finished request, all states but the newest three boundaries become the first victims."
+    )
+    mamba_state_slots_reference_tokens: int | None = _documented(
+        None,
+        f"Length of a typical session; decides the split into token slots and state slots. "
+        f"Default {DEFAULT_REFERENCE_TOKENS}; not used where the engine keeps a state at every block.",
+    )
+    blocks_per_chunk: int | None = _documented(
+        None, "Device blocks per unit of offload, default 1. Not together with `block_size`."
+    )
+    block_size: int | None = _documented(
+        None, "The same in tokens: a multiple of the device block. Not together with `blocks_per_chunk`."
+    )
+    offload_prompt_only: bool = _documented(True, "Keep only the prompt's blocks, not those of the answer.")
+    transfer_threads: int | None = _documented(
+        None, f"Copy threads per worker on a CPU, 1 to {MAX_TRANSFER_THREADS}; default half the cores, at most 4."
+    )
+    self_describing_kv_events: bool = _documented(
+        False, "Complete `BlockStored` events, where the engine publishes KV events at all."
+    )
+
+
+#: Keys of vLLM's own specs that this connector does not serve, with what to do about each.
+UNSERVED: Final[Mapping[str, str]] = {
+    "backpressure": "there are no secondary tiers; remove it",
+    "cache_policy_module_path": "foreign eviction policies are not loaded; remove it",
+    "canonical_layout": "each worker keeps its own bytes; remove it",
+    "max_tracker_size": "there is no reuse tracker; remove it",
+    "secondary_tiers": "there is only the host tier; remove it",
+    "store_threshold": "every retained block is stored; remove it",
+}
+
+
+def parse_config(extra_config: Mapping[str, Any]) -> TierConfig:
+    """The configuration, or `ConfigError`."""
+    for key in extra_config:
+        _check_known(key)
+    if "cpu_bytes_to_use" not in extra_config:
+        raise _fault("cpu_bytes_to_use", 'is missing: write the size of the host tier, such as "64GiB"')
+    values = {key: _READERS[key](key, value) for key, value in extra_config.items()}
+    if values.get("block_size") is not None and values.get("blocks_per_chunk") is not None:
+        raise _fault("block_size", "and blocks_per_chunk say the same thing: write only one of them")
+    return TierConfig(**values)
+
+
+def parse_bytes(text: str) -> int | None:
+    """`64GiB`, `64 GB`, `1.5 TiB` or a plain number as bytes; None when it is none of these."""
+    match = _SIZE.fullmatch(text)
+    factor = _UNITS.get(match[2].lower()) if match else None
+    return int(float(match[1]) * factor) if match and factor else None
+
+
+def _fault(key: str, rest: str) -> ConfigError:
+    return ConfigError(f"kv_connector_extra_config: {key} {rest}.", key)
+
+
+def _check_known(key: str) -> None:
+    if key in _READERS:
+        return
+    if key in UNSERVED:
+        raise _fault(key, f"is not served by this connector: {UNSERVED[key]}")
+    near = difflib.get_close_matches(str(key), _READERS, n=1)
+    advice = f"did you mean {near[0]}?" if near else "known keys are " + ", ".join(sorted(_READERS))
+    raise ConfigError(f"kv_connector_extra_config: {key} is not a known key; {advice}", str(key))
+
+
+def _size(key: str, value: Any) -> int:
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if isinstance(size, float) and size.is_integer():
+        size = int(size)
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise _fault(key, f'cannot be {value!r}: write a number of bytes or a size such as "64GiB"')
+    if size <= 0:
+        raise _fault(key, f'must be more than 0, not {value!r}: write a size such as "64GiB"')
+    return size
+
+
+def _positive(example: int, most: int | None = None) -> Callable[[str, Any], int | None]:
+    def read(key: str, value: Any) -> int | None:
+        if value is None:
+            return None
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value <= 0 or (most is not None and value > most):
+            limits = "of 1 or more" if most is None else f"from 1 to {most}"
+            raise _fault(key, f"cannot be {value!r}: write a whole number {limits}, such as {example}")
+        return int(value)
+
+    return read
+
+
+def _yes_or_no(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _fault(key, f"cannot be {value!r}: write true or false")
+    return value
+
+
+def _policy(key: str, value: Any) -> str:
+    if value in PLANNED_POLICIES:
+        raise _fault(key, f'"{value}" is not available yet: write "lru"')
+    if value not in EVICTION_POLICIES:
+        raise _fault(key, f'cannot be {value!r}: write "lru"')
+    return str(value)
+
+
+def _spec_name(key: str, value: Any) -> str:
+    if value != SPEC_NAME:
+        raise _fault(key, f'cannot be {value!r}: write "{SPEC_NAME}"')
+    return SPEC_NAME
+
+
+def _module_path(key: str, value: Any) -> str | None:
+    if value not in (None, "engine.spec"):
+        raise _fault(key, f'cannot be {value!r}: write "engine.spec" or remove it')
+    return None if value is None else str(value)
+
+
+_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "cpu_bytes_to_use": _size,
+    "spec_name": _spec_name,
+    "spec_module_path": _module_path,
+    "eviction_policy": _policy,
+    "demote_superseded_states": _yes_or_no,
+    "mamba_state_slots_reference_tokens": _positive(DEFAULT_REFERENCE_TOKENS),
+    "blocks_per_chunk": _positive(1),
+    "block_size": _positive(784),
+    "offload_prompt_only": _yes_or_no,
+    "transfer_threads": _positive(2, MAX_TRANSFER_THREADS),
+    "self_describing_kv_events": _yes_or_no,
+}
+
+
+def reference() -> str:
+    """The keys as a Markdown table, for the documentation."""
+    hints = get_type_hints(TierConfig)
+    rows = [f"| `{item.name}` | {_type_text(hints[item.name])} | {item.metadata['doc']} |" for item in fields(TierConfig)]
+    return "\n".join(["| key | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _type_text(hint: Any) -> str:
+    words = {int: "number", str: "text", bool: "true or false"}
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    return " or ".join(words[kind] for kind in kinds)
