@@ -1,0 +1,164 @@
+"""From a profile to the command line of an engine. Pure: what the environment holds is handed in."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import InvalidInput
+
+#: The program that the interpreter runs. Tests put another one in its place.
+ENTRY: tuple[str, ...] = ("-m", "vllm.entrypoints.openai.api_server")
+
+#: Every process of one start carries this variable with the same value, whatever it renames itself to.
+MARKER_VARIABLE = "TIERDECK_ENGINE_MARKER"
+
+#: Flags that the deck itself gives; a profile that sets them would break supervision.
+RESERVED_FLAGS = frozenset({"model", "served-model-name", "host", "port", "kv-transfer-config"})
+
+_FLAG_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
+_VARIABLE_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What is executed: `environment` is the whole environment of the child."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The content of one profile version."""
+
+    name: str
+    number: int
+    version_id: int
+    kv_transfer_config: Mapping[str, Any]
+    flags: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything that a start of an engine depends on."""
+
+    engine_id: int
+    name: str
+    fleet_id: int
+    fleet: str
+    model: str
+    served_model_name: str
+    interpreter: str
+    host: str
+    port: int
+    profile: Profile
+    entry: tuple[str, ...] = ENTRY
+
+    @property
+    def base_url(self) -> str:
+        """Where the engine answers."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def launch_plan(
+    spec: EngineSpec, marker: str, base_environment: Mapping[str, str], import_root: str | None = None
+) -> LaunchPlan:
+    """The command for one start of `spec`.
+
+    `import_root` is put behind PYTHONPATH; needed when the interpreter belongs to an environment in
+    which Tierdeck is not installed, so that the engine finds the package `engine`.
+    """
+    environment = {**base_environment, **_engine_environment(spec), MARKER_VARIABLE: marker}
+    if import_root is not None:
+        paths = [path for path in (environment.get("PYTHONPATH"), import_root) if path]
+        environment["PYTHONPATH"] = ":".join(paths)
+    return LaunchPlan(engine_argv(spec), environment)
+
+
+def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
+    """The argument list; no shell ever sees it."""
+    config = dict(spec.profile.kv_transfer_config)
+    return (
+        spec.interpreter,
+        *spec.entry,
+        *("--model", spec.model),
+        *("--served-model-name", spec.served_model_name),
+        *("--host", spec.host),
+        *("--port", str(spec.port)),
+        *flag_arguments(spec.profile.flags),
+        *(("--kv-transfer-config", json.dumps(config, ensure_ascii=False)) if config else ()),
+    )
+
+
+def shell_command(spec: EngineSpec) -> str:
+    """The same start as one line to be pasted into a shell."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(_engine_environment(spec).items())]
+    return " ".join(("env", *variables, shlex.join(engine_argv(spec))))
+
+
+def flag_arguments(flags: Mapping[str, Any]) -> list[str]:
+    """`{"max-model-len": 32768, "enforce-eager": True}` -> `["--max-model-len", "32768", "--enforce-eager"]`.
+
+    False gives the negated flag (`--no-enable-prefix-caching`), None leaves the flag out, a list gives
+    its values behind the flag, an object is given as JSON.
+    """
+    arguments: list[str] = []
+    for name, value in flags.items():
+        _check_flag_name(name)
+        arguments += _flag(name, value)
+    return arguments
+
+
+def is_path_like(model: str) -> bool:
+    """True when `model` can only be meant as a path, not as the name of a model on a hub."""
+    return model.startswith(("/", "./", "../", "~"))
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        return [f"--no-{name}"]
+    values = [_text(item) for item in value] if isinstance(value, list | tuple) else [_text(value)]
+    if len(values) == 1 and values[0].startswith("-"):
+        return [f"--{name}={values[0]}"]  # behind a space it would be read as a flag
+    return [f"--{name}", *values]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _check_flag_name(name: str) -> None:
+    if not _FLAG_NAME.match(name):
+        raise InvalidInput(
+            f"{name!r} is not the name of a flag; write it without dashes in front, like max-model-len.",
+            path=f"flags.{name}",
+        )
+    if name in RESERVED_FLAGS:
+        raise InvalidInput(f"The flag {name} is set by the deck; take it out of the profile.", path=f"flags.{name}")
+
+
+def _engine_environment(spec: EngineSpec) -> dict[str, str]:
+    fixed = {
+        "PYTHONUNBUFFERED": "1",
+        "SPT_NOENV": "1",  # a changed process title must not overwrite the environment, where the marker is
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if is_path_like(spec.model):
+        fixed["HF_HUB_OFFLINE"] = "1"
+    own = {name: str(value) for name, value in spec.profile.environment.items()}
+    for name, value in own.items():
+        if not _VARIABLE_NAME.match(name) or "\0" in value:
+            raise InvalidInput(f"{name!r} cannot be an environment variable.", path=f"environment.{name}")
+    return {**fixed, **own}
