@@ -1,0 +1,1 @@
+"""What a newcomer sees first: the demo model and the profile it is served with."""
