@@ -75,11 +75,11 @@ def parse_object(text: str, path: str) -> ParsedText:
 
 
 def check_transfer_config(
-    config: Mapping[str, Any], check_extra: Callable[[Mapping[str, Any]], str | None]
+    config: Mapping[str, Any], check_extra: Callable[[Mapping[str, Any]], list[Finding]]
 ) -> list[Finding]:
     """Findings on a kv-transfer-config; empty config = no connector, nothing to say.
 
-    `check_extra` is the connector's own reading of `kv_connector_extra_config`: its error sentence or None.
+    `check_extra` is the connector's own reading of `kv_connector_extra_config`.
     """
     if not config:
         return []
@@ -93,8 +93,8 @@ def check_transfer_config(
     extra_path = "kv-transfer-config.kv_connector_extra_config"
     if not isinstance(extra, Mapping):
         findings.append(Finding("error", extra_path, f"Write an object in braces, not {_kind(extra)}."))
-    elif extra.get("spec_name") == "TieringOffloadingSpec" and (sentence := check_extra(extra)):
-        findings.append(Finding("error", extra_path, sentence))
+    elif extra.get("spec_name") == "TieringOffloadingSpec":
+        findings += check_extra(extra)
     return findings
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.config import ConfigError, parse_extra_config
+from app.derive.profile_text import Finding
+from engine.config import ConfigError, parse_config
+
+PATH = "kv-transfer-config.kv_connector_extra_config"
 
 
-def extra_config_error(extra: Mapping[str, Any]) -> str | None:
-    """The sentence with which the connector would refuse `kv_connector_extra_config`; None when it takes it."""
+def check_extra_config(extra: Mapping[str, Any]) -> list[Finding]:
+    """The sentence with which the connector would refuse `kv_connector_extra_config`, at its key."""
     try:
-        parse_extra_config(extra)
+        parse_config(extra)
     except ConfigError as error:
-        return str(error)
-    return None
+        return [Finding("error", f"{PATH}.{error.key}" if error.key else PATH, str(error))]
+    return []

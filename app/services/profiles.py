@@ -11,7 +11,7 @@ from app.derive import profile_text
 from app.derive.profile_text import Change, Finding, ParsedText
 from app.errors import InvalidInput, NotFound
 from app.events import Event, Events
-from app.services.connector_check import extra_config_error
+from app.services.connector_check import check_extra_config
 from app.store.database import Database
 from app.store.models import ProfileRow, ProfileVersionRow
 from app.store.queries import profiles as queries
@@ -130,7 +130,7 @@ class Profiles:
         flags = profile_text.parse_object(draft.flags, "flags")
         environment = profile_text.parse_object(draft.environment, "environment")
         findings = [
-            *_after_parse(config, profile_text.check_transfer_config(config.value, extra_config_error)),
+            *_after_parse(config, profile_text.check_transfer_config(config.value, check_extra_config)),
             *_after_parse(flags, profile_text.check_flags(flags.value)),
             *_after_parse(environment, profile_text.check_environment(environment.value)),
         ]
