@@ -51,14 +51,12 @@ def origin(increases: Mapping[SeriesKey, float]) -> Origin:
     """Split the tokens of a stretch of time, given what each counter gained in it."""
     by_source = {key.label("source"): gained for key, gained in _of(increases, "prompt_tokens_by_source")}
     if by_source:
-        parts = tuple(by_source.get(source, 0.0) for source in ("local_cache_hit", "external_kv_transfer"))
-        return _with_avoidable(*parts, by_source.get("local_compute", 0.0), increases)
-    prompt, vram, host = (
-        increases.get(SeriesKey(name)) for name in ("prompt_tokens", "prefix_hits", "external_hits")
-    )
-    if prompt is None or vram is None or host is None:
-        return UNKNOWN
-    return _with_avoidable(vram, host, max(0.0, prompt - vram - host), increases)
+        # A source that is missing beside the others has not been counted up yet.
+        vram, host, recomputed = (
+            by_source.get(source, 0.0) for source in ("local_cache_hit", "external_kv_transfer", "local_compute")
+        )
+        return _with_avoidable(vram, host, recomputed, increases)
+    return _from_hits(increases)
 
 
 def together(origins: Iterable[Origin]) -> Origin:
@@ -81,6 +79,13 @@ def shares(part: Origin) -> tuple[float, float, float, float] | None:
         return None
     avoidable = part.avoidable or 0.0
     return part.vram / total, part.host / total, avoidable / total, (part.recomputed - avoidable) / total
+
+
+def _from_hits(increases: Mapping[SeriesKey, float]) -> Origin:
+    prompt, vram, host = (increases.get(SeriesKey(name)) for name in ("prompt_tokens", "prefix_hits", "external_hits"))
+    if prompt is None or vram is None or host is None:
+        return UNKNOWN
+    return _with_avoidable(vram, host, max(0.0, prompt - vram - host), increases)
 
 
 def _with_avoidable(vram: float, host: float, recomputed: float, increases: Mapping[SeriesKey, float]) -> Origin:

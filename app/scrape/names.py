@@ -21,7 +21,7 @@ HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True)
 class SeriesKey:
-    """A logical series: its name (`ttft_seconds_bucket`, `host_slots`) and the labels that are kept."""
+    """A logical series: its name (`ttft_seconds_bucket`, `host_slots`) and the labels that are kept, by name."""
 
     name: str
     labels: Labels = ()

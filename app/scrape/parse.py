@@ -127,13 +127,19 @@ def _family_name(name: str, known: set[str]) -> str:
 
 def _samples(text: str, is_openmetrics: bool) -> Iterator[_Found]:
     try:
-        families: Iterable[Family] = parse_openmetrics(text + "# EOF\n") if is_openmetrics else parse_text(text)
-        for family in families:
+        for family in _families(text, is_openmetrics):
             for sample in family.samples:
                 if not sample.name.endswith("_created"):
                     yield _Found(sample.name, sample.labels, float(sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise NotMetrics(f"not a metrics page: {error}") from error
+
+
+def _families(text: str, is_openmetrics: bool) -> Iterable[Family]:
+    if not is_openmetrics:
+        return parse_text(text)
+    families: Iterable[Family] = parse_openmetrics(text + "# EOF\n")  # type: ignore[no-untyped-call]
+    return families
 
 
 def _by_name(samples: Iterable[_Found]) -> dict[str, list[_Found]]:
@@ -171,7 +177,7 @@ def _combine(metric: Metric, name: str, samples: Iterable[_Found]) -> dict[Serie
 
 
 def _kept_labels(metric: Metric, labels: Mapping[str, str]) -> Labels:
-    return tuple((name, _label_value(name, labels[name])) for name in metric.labels if name in labels)
+    return tuple(sorted((name, _label_value(name, labels[name])) for name in metric.labels if name in labels))
 
 
 def _label_value(name: str, value: str) -> str:

@@ -1,0 +1,118 @@
+"""A scraped page -> the rows to store, and what to remember for the next one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from app.derive.counters import Counter, ProcessStart, Step, advance, from_zero, has_restarted
+from app.scrape.names import SeriesKey
+from app.scrape.parse import Page
+
+SeriesKind = Literal["counter", "gauge"]
+
+#: The supervisor's record of the process start, kept as a series so that it outlives the deck.
+RECORDED_START = SeriesKey("recorded_process_start")
+EXPOSED_START = SeriesKey("process_start")
+
+
+@dataclass(frozen=True)
+class NewSample:
+    """A sample to store. For gauges `total` is the value."""
+
+    key: SeriesKey
+    kind: SeriesKind
+    at: float
+    value: float
+    total: float
+
+
+@dataclass(frozen=True)
+class NewMark:
+    """A mark to draw on the charts."""
+
+    kind: Literal["reset", "data_fault"]
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered of an engine between two scrapes."""
+
+    counters: Mapping[SeriesKey, Counter] = field(default_factory=dict)
+    process: ProcessStart = field(default_factory=ProcessStart)
+    last_ok_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """The outcome of one page."""
+
+    samples: tuple[NewSample, ...]
+    marks: tuple[NewMark, ...]
+    memory: Memory
+
+
+def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float) -> Ingest:
+    """Take in a page scraped at `now` from the process that the supervisor started at `recorded_start`."""
+    process = ProcessStart(page.gauge(EXPOSED_START.name), recorded_start)
+    restarted = has_restarted(memory.process, process) if memory.last_ok_at is not None else None
+    known = from_zero(memory.counters) if restarted else memory.counters
+    born_at = _zero_at(replace(memory, process=process), now)
+    steps, samples = {}, _gauge_samples(page, recorded_start, now)
+    for key, value in page.counters.items():
+        steps[key] = _step(known.get(key), value, born_at, restarted is False)
+        samples += _counter_samples(key, known.get(key), steps[key], born_at, now)
+    counters = {**known, **{key: step.counter for key, step in steps.items()}}
+    marks = _marks(steps, bool(restarted) or _has_reset(known, page, restarted), now)
+    return Ingest(tuple(samples), marks, Memory(counters, process, now))
+
+
+def _zero_at(memory: Memory, now: float) -> float | None:
+    """When a counter that shows up now was certainly zero: at the last scrape, or when its process started.
+
+    None for an engine met for the first time of which no start is known: what it counted before is
+    not ours to tell.
+    """
+    times = [memory.process.exposed_at, memory.process.recorded_at, memory.last_ok_at]
+    known = [at for at in times if at is not None and at < now]
+    return max(known, default=None)
+
+
+def _step(previous: Counter | None, value: float, born_at: float | None, same_process: bool) -> Step:
+    if previous is not None:
+        return advance(previous, value, same_process)
+    return Step(Counter(value, value), value if born_at is not None else 0.0)
+
+
+def _counter_samples(
+    key: SeriesKey, previous: Counter | None, step: Step, born_at: float | None, now: float
+) -> list[NewSample]:
+    sample = NewSample(key, "counter", now, step.counter.value, step.counter.total)
+    if previous is None and born_at is not None and step.increase > 0:
+        return [NewSample(key, "counter", born_at, 0.0, 0.0), sample]
+    return [sample]
+
+
+def _gauge_samples(page: Page, recorded_start: float | None, now: float) -> list[NewSample]:
+    gauges = dict(page.gauges)
+    if recorded_start is not None:
+        gauges[RECORDED_START] = recorded_start
+    return [NewSample(key, "gauge", now, value, value) for key, value in gauges.items()]
+
+
+def _has_reset(known: Mapping[SeriesKey, Counter], page: Page, restarted: bool | None) -> bool:
+    """Without any record of the process start, a counter that fell is the sign of a restart."""
+    if restarted is not None:
+        return False
+    return any(key in known and value < known[key].value for key, value in page.counters.items())
+
+
+def _marks(steps: Mapping[SeriesKey, Step], was_reset: bool, now: float) -> tuple[NewMark, ...]:
+    marks = [NewMark("reset", now, "Counters began again at zero")] if was_reset else []
+    fallen = sorted({key.name for key, step in steps.items() if step.fell})
+    if fallen:
+        marks.append(NewMark("data_fault", now, f"Counter fell without a restart: {', '.join(fallen)}"))
+    return tuple(marks)
