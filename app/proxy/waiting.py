@@ -16,6 +16,7 @@ class Place:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
+        """Something changed."""
         self._woken.set()
 
     async def woken(self, timeout_seconds: float) -> bool:
