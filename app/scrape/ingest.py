@@ -64,7 +64,8 @@ def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float)
     steps, samples = {}, _gauge_samples(page, recorded_start, now)
     for key, value in page.counters.items():
         steps[key] = _step(known.get(key), value, born_at, restarted is False)
-        samples += _counter_samples(key, known.get(key), steps[key], born_at, now)
+        began_now = restarted or key not in known
+        samples += _counter_samples(key, steps[key], born_at if began_now else None, now)
     counters = {**known, **{key: step.counter for key, step in steps.items()}}
     marks = _marks(steps, bool(restarted) or _has_reset(known, page, restarted), now)
     return Ingest(tuple(samples), marks, Memory(counters, process, now))
@@ -87,13 +88,15 @@ def _step(previous: Counter | None, value: float, born_at: float | None, same_pr
     return Step(Counter(value, value), value if born_at is not None else 0.0)
 
 
-def _counter_samples(
-    key: SeriesKey, previous: Counter | None, step: Step, born_at: float | None, now: float
-) -> list[NewSample]:
+def _counter_samples(key: SeriesKey, step: Step, zero_at: float | None, now: float) -> list[NewSample]:
+    """The sample, and before it the zero that a counter began at since the last scrape.
+
+    With that zero stored, what a counter gained in a window is always last total minus first total.
+    """
     sample = NewSample(key, "counter", now, step.counter.value, step.counter.total)
-    if previous is None and born_at is not None and step.increase > 0:
-        return [NewSample(key, "counter", born_at, 0.0, 0.0), sample]
-    return [sample]
+    if zero_at is None or step.increase <= 0:
+        return [sample]
+    return [NewSample(key, "counter", zero_at, 0.0, step.counter.total - step.increase), sample]
 
 
 def _gauge_samples(page: Page, recorded_start: float | None, now: float) -> list[NewSample]:

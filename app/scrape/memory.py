@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.derive.counters import Counter, ProcessStart
+from app.derive.points import Point
 from app.scrape.ingest import EXPOSED_START, RECORDED_START, Memory
 from app.scrape.names import SeriesKey
 from app.store.queries import samples, scrapes
@@ -24,9 +25,7 @@ async def load_memory(session: AsyncSession, engine_id: int) -> tuple[Memory, di
     return memory, {one.key: one.id for one in series}
 
 
-def recall(
-    points: Mapping[SeriesKey, samples.Point], kinds: Mapping[SeriesKey, str], last_ok_at: float | None
-) -> Memory:
+def recall(points: Mapping[SeriesKey, Point], kinds: Mapping[SeriesKey, str], last_ok_at: float | None) -> Memory:
     """Rebuild the memory. A counter last seen before its process started counts from zero."""
     process = ProcessStart(_value(points, EXPOSED_START), _value(points, RECORDED_START))
     started = process.exposed_at if process.exposed_at is not None else process.recorded_at
@@ -38,6 +37,6 @@ def recall(
     return Memory(counters, process, last_ok_at)
 
 
-def _value(points: Mapping[SeriesKey, samples.Point], key: SeriesKey) -> float | None:
+def _value(points: Mapping[SeriesKey, Point], key: SeriesKey) -> float | None:
     point = points.get(key)
     return None if point is None else point.value

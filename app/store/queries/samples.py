@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Table, and_, cast, func, select
+from sqlalchemy import ColumnElement, Integer, Select, Table, and_, cast, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.derive.points import Grid, Point
 from app.scrape.names import SeriesKey
 from app.store.models import Base, EngineRow, MinuteSampleRow, SampleRow, SeriesRow
 
@@ -47,15 +48,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One sample."""
-
-    at: float
-    value: float
-    total: float
-
-
-@dataclass(frozen=True)
 class Row:
     """A sample to write."""
 
@@ -63,16 +55,6 @@ class Row:
     at: float
     value: float
     total: float
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Equal buckets `(from_ + i * step, from_ + (i + 1) * step]`, the last one cut off at `to`."""
-
-    from_: float
-    to: float
-    step: float
-    count: int
 
 
 async def engine_ids(session: AsyncSession) -> dict[str, int]:
@@ -110,14 +92,25 @@ async def write(session: AsyncSession, rows: Sequence[Row]) -> None:
 
 async def newest(session: AsyncSession, series: Collection[int], source: Source = RAW) -> dict[int, Point]:
     """The last sample of each series."""
-    return await _edge(session, series, source, None, None)
+    return await _edge(session, series, source, select(func.max(source.table.c.at)))
 
 
 async def before(
     session: AsyncSession, series: Collection[int], source: Source, at: float, not_before: float
 ) -> dict[int, Point]:
     """The last sample of each series in `[not_before, at]`."""
-    return await _edge(session, series, source, at - source.lag_seconds, not_before - source.lag_seconds)
+    table = source.table.c
+    limits = (table.at <= at - source.lag_seconds, table.at >= not_before - source.lag_seconds)
+    return await _edge(session, series, source, select(func.max(table.at)).where(*limits))
+
+
+async def last_until(
+    session: AsyncSession, series: Collection[int], source: Source, at: float, not_before: float
+) -> dict[int, Point]:
+    """Like `before`, for the end of a window: a minute that is not over yet counts."""
+    table = source.table.c
+    limits = (table.at <= at, table.at >= not_before - source.lag_seconds)
+    return await _edge(session, series, source, select(func.max(table.at)).where(*limits))
 
 
 async def last_in_buckets(
@@ -145,13 +138,13 @@ async def last_in_buckets(
     return found
 
 
-async def first_at(session: AsyncSession, engines: Collection[int], source: Source) -> dict[int, float]:
-    """Engine id -> time of its first sample."""
-    table = source.table
-    first = select(func.min(table.c.at)).where(table.c.series_id == SeriesRow.id).scalar_subquery()
-    query = select(SeriesRow.engine_id, func.min(first)).where(SeriesRow.engine_id.in_(engines))
-    rows = await session.execute(query.group_by(SeriesRow.engine_id))
-    return {engine_id: at for engine_id, at in rows.tuples() if at is not None}
+async def first_after(
+    session: AsyncSession, series: Collection[int], source: Source, at: float, to: float
+) -> dict[int, Point]:
+    """The first sample of each series in `(at, to]`."""
+    table = source.table.c
+    limits = (table.at > at - source.lag_seconds, table.at <= to)
+    return await _edge(session, series, source, select(func.min(table.at)).where(*limits))
 
 
 async def last_below(session: AsyncSession, series_id: int, total: float, source: Source) -> float | None:
@@ -188,21 +181,17 @@ def _whole(session: AsyncSession, number: ColumnElement[Any]) -> ColumnElement[A
 
 
 async def _edge(
-    session: AsyncSession, series: Collection[int], source: Source, at: float | None, not_before: float | None
+    session: AsyncSession, series: Collection[int], source: Source, edge: Select[tuple[float]]
 ) -> dict[int, Point]:
-    """The last sample of each series within limits; one look into the key's index per series."""
-    table = source.table
-    inner = select(func.max(table.c.at)).where(table.c.series_id == SeriesRow.id)
-    if at is not None:
-        inner = inner.where(table.c.at <= at)
-    edges = select(SeriesRow.id, inner.scalar_subquery().label("at")).where(SeriesRow.id.in_(series)).subquery()
-    query = select(table.c.series_id, table.c.at, table.c.value, table.c.total).join(
-        edges, and_(edges.c.id == table.c.series_id, edges.c.at == table.c.at)
+    """The sample of each series at the time that `edge` picks; one look into the key per series."""
+    table = source.table.c
+    picked = edge.where(table.series_id == SeriesRow.id).scalar_subquery()
+    edges = select(SeriesRow.id, picked.label("at")).where(SeriesRow.id.in_(series)).subquery()
+    query = select(table.series_id, table.at, table.value, table.total).join(
+        edges, and_(edges.c.id == table.series_id, edges.c.at == table.at)
     )
-    if not_before is not None:
-        query = query.where(table.c.at >= not_before)
     rows = await session.execute(query)
-    return {id_: Point(at_ + source.lag_seconds, value, total) for id_, at_, value, total in rows}
+    return {id_: Point(at + source.lag_seconds, value, total) for id_, at, value, total in rows}
 
 
 async def _insert_or(
