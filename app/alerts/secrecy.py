@@ -20,8 +20,8 @@ def check_url(url: str) -> str:
     try:
         parts = urlsplit(address)
         host, has_login, _ = parts.hostname, parts.username is not None, parts.port
-    except ValueError as error:
-        raise _wrong_url("That is not an address.") from error
+    except ValueError:
+        raise _wrong_url("That is not an address.") from None
     if parts.scheme not in ("http", "https") or not host:
         raise _wrong_url("The address must begin with http:// or https:// and name a host.")
     if has_login:

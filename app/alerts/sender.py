@@ -7,6 +7,7 @@ chat robot is a password. That also means no redirects, no cookies and no proxy 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 import httpx
@@ -16,6 +17,9 @@ from app.alerts.channels.base import Answer, Outgoing
 TIMEOUT_SECONDS = 10.0
 BODY_LIMIT_BYTES = 64 * 1024
 USER_AGENT = "Tierdeck"
+
+# httpcore prints the headers of answers at DEBUG; a receiver may repeat its address there
+logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
 class SendFailed(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.config import PROJECT_ROOT
+
+# aiosqlite prints every value of every statement at DEBUG; some of them are secrets
+logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
 class Database:
