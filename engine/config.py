@@ -184,7 +184,9 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
 def reference() -> str:
     """The keys as a Markdown table, for the documentation."""
     hints = get_type_hints(TierConfig)
-    rows = [f"| `{item.name}` | {_type_text(hints[item.name])} | {item.metadata['doc']} |" for item in fields(TierConfig)]
+    rows = [
+        f"| `{item.name}` | {_type_text(hints[item.name])} | {item.metadata['doc']} |" for item in fields(TierConfig)
+    ]
     return "\n".join(["| key | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 

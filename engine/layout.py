@@ -1,0 +1,131 @@
+"""What one worker's slot is made of: which layer group lies where, and what cannot be served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.config import ConfigError, TierConfig
+from engine.sizing import SizingError, SlotPlan, plan_slots
+
+PoolName = Literal["token", "state"]
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """One layer group of the engine. `index` is its place among the offloaded groups."""
+
+    index: int
+    group_id: int
+    pool: PoolName
+    tokens_per_block: int
+    bytes_per_block: int
+    part: int
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class HostLayout:
+    """All groups, and the slots of both pools (bytes per worker)."""
+
+    groups: tuple[GroupLayout, ...]
+    blocks_per_chunk: int
+    token_slot_bytes: int
+    state_slot_bytes: int
+    plan: SlotPlan
+
+    def pool_groups(self, pool: PoolName) -> tuple[GroupLayout, ...]:
+        """The groups that share this pool's slots."""
+        return tuple(group for group in self.groups if group.pool == pool)
+
+    def slots(self, pool: PoolName) -> int:
+        """How many slots the pool has."""
+        return self.plan.token_slots if pool == "token" else self.plan.state_slots
+
+    def slot_bytes(self, pool: PoolName) -> int:
+        """Bytes of one slot on one worker."""
+        return self.token_slot_bytes if pool == "token" else self.state_slot_bytes
+
+    @property
+    def worker_bytes(self) -> int:
+        """Host memory of one worker."""
+        return sum(self.slots(pool) * self.slot_bytes(pool) for pool in ("token", "state"))
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of one token slot."""
+        return self.groups[0].tokens_per_block * self.blocks_per_chunk
+
+
+def host_layout(
+    config: TierConfig,
+    groups: Sequence[tuple[int, int, Any, int]],
+    blocks_per_chunk: int,
+    world_size: int,
+    retention_interval: int | None,
+) -> HostLayout:
+    """Lay out `groups` (group id, tokens per block, KV cache spec, layers), or refuse with the reason."""
+    if len({tokens for _, tokens, _, _ in groups}) > 1:
+        raise ConfigError("The host tier cannot serve layer groups of different block sizes yet.")
+    sizes = {"token": 0, "state": 0}
+    parts = {"token": 0, "state": 0}
+    laid: list[GroupLayout] = []
+    for index, (group_id, tokens, spec, layers) in enumerate(groups):
+        pool, block_bytes = _pool_of(spec), _unpadded_bytes(spec) * layers
+        laid.append(GroupLayout(index, group_id, pool, tokens, block_bytes, 1 << parts[pool], sizes[pool]))
+        parts[pool] += 1
+        # A state is one block however many tokens a chunk has.
+        sizes[pool] += block_bytes * (blocks_per_chunk if pool == "token" else 1)
+    plan = _plan(config, sizes, world_size, groups[0][1] * blocks_per_chunk, retention_interval)
+    return HostLayout(tuple(laid), blocks_per_chunk, sizes["token"], sizes["state"], plan)
+
+
+def _plan(
+    config: TierConfig, sizes: dict[str, int], world_size: int, chunk_tokens: int, retention_interval: int | None
+) -> SlotPlan:
+    try:
+        return plan_slots(
+            config.cpu_bytes_to_use,
+            world_size,
+            sizes["token"],
+            sizes["state"],
+            chunk_tokens,
+            config.mamba_state_slots_reference_tokens,
+            retention_interval,
+        )
+    except SizingError as error:
+        key = "cpu_bytes_to_use"
+        raise ConfigError(
+            f"kv_connector_extra_config: {key} is {config.cpu_bytes_to_use}, too little for this model; {error}.", key
+        ) from error
+
+
+def _pool_of(spec: Any) -> PoolName:
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec
+
+    kind = type(_representative(spec))
+    if kind is MambaSpec:
+        return "state"
+    # Subclasses mean something else than "every block, for ever": only these two are known to be that.
+    if kind in (FullAttentionSpec, MLAAttentionSpec):
+        return "token"
+    raise ConfigError(
+        f"The host tier cannot serve layers of kind {kind.__name__} yet, only full and linear attention: "
+        "start without --kv-transfer-config."
+    )
+
+
+def _unpadded_bytes(spec: Any) -> int:
+    """Bytes of one layer's block without the padding that only aligns pages on the device."""
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    spec = _representative(spec)
+    size = spec.state_content_size_bytes if isinstance(spec, MambaSpec) else spec.unpadded_page_size_bytes
+    return int(size)
+
+
+def _representative(spec: Any) -> Any:
+    """Workers keep one spec per layer where the scheduler keeps one for all of them."""
+    per_layer = getattr(spec, "kv_cache_specs", None)
+    return next(iter(per_layer.values())) if per_layer else spec

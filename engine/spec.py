@@ -1,0 +1,117 @@
+"""Joins manager and worker: the spec that vLLM's OffloadingConnector is told to use."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import structlog
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingManager,
+    OffloadingMetricMetadata,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from engine.arena import Arena
+from engine.config import ConfigError, TierConfig, parse_config
+from engine.handover import surroundings
+from engine.layout import HostLayout, host_layout
+from engine.manager import TierManager
+from engine.metrics import definitions
+from engine.transfer import Copier
+from engine.worker import TierWorker, check_caches
+
+log = structlog.get_logger(__name__)
+
+
+class TieringOffloadingSpec(OffloadingSpec):
+    """One host tier: the scheduler gets the manager, every worker a part of the memory."""
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """The metrics this spec publishes."""
+        parse_config(extra_config)
+        return definitions()
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        self.tier_config = parse_config(config.extra_config)
+        super().__init__(config)
+        _check_parallelism(config)
+        self.layout = _layout(config, self.tier_config)
+        self._manager: TierManager | None = None
+        self._worker: TierWorker | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        """The scheduler's side, made once."""
+        if self._manager is None:
+            plan = self.layout.plan
+            log.info(
+                "tier_slots", token=plan.token_slots, state=plan.state_slots, worker_bytes=self.layout.worker_bytes
+            )
+            self._manager = TierManager(
+                self.layout,
+                self.config.parallel.world_size,
+                self.tier_config.demote_superseded_states,
+                events=self.config.enable_kv_cache_events,
+            )
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """The side of this worker process, made once."""
+        if self._worker is None:
+            check_caches(self.layout, kv_caches)
+            arena = Arena(self.layout)
+            copier = _copier(self.tier_config, kv_caches, arena)
+            self._worker = TierWorker(self.layout, arena, kv_caches, copier)
+        return self._worker
+
+
+def _layout(config: OffloadingConfig, tier_config: TierConfig) -> HostLayout:
+    vllm_config, kv_cache_config = surroundings()
+    specs = [kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec for group in config.groups]
+    groups = [
+        (group.group_id, group.tokens_per_block, spec, len(group.layer_names))
+        for group, spec in zip(config.groups, specs, strict=True)
+    ]
+    return host_layout(
+        tier_config,
+        groups,
+        config.cache.blocks_per_chunk,
+        config.parallel.world_size,
+        vllm_config.cache_config.prefix_cache_retention_interval,
+    )
+
+
+def _check_parallelism(config: OffloadingConfig) -> None:
+    # Pipeline stages have other layers each, and so slots of other sizes.
+    if config.parallel.pp_size > 1:
+        raise ConfigError("The host tier cannot serve pipeline parallelism yet: start with --pipeline-parallel-size 1.")
+
+
+def _copier(tier_config: TierConfig, kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:
+    device = kv_caches.tensors[0].tensor.device.type
+    if device == "cpu":
+        from engine.transfer.cpu import CpuCopier
+
+        return CpuCopier(tier_config.transfer_threads or default_threads(os.cpu_count() or 1))
+    if device == "cuda":
+        return _cuda_copier(kv_caches, arena)
+    raise ConfigError(f"The host tier cannot serve devices of kind {device}, only cpu and cuda.")
+
+
+def _cuda_copier(kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:
+    import torch
+
+    from engine.transfer.cuda import CudaCopier, find_batch_copy, pin
+
+    pin(arena.address, arena.size)
+    views = [cache.tensor for cache in kv_caches.tensors]
+    return CudaCopier(find_batch_copy(views, torch.from_numpy(arena.bytes.view("int8"))))
+
+
+def default_threads(cores: int) -> int:
+    """Half the cores, at most four: one thread nearly fills the memory bus, and the model needs the rest."""
+    return max(1, min(4, cores // 2))

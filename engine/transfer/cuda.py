@@ -1,0 +1,137 @@
+"""Copies on a GPU: one stream per direction, in order of submission, never a host sync in the step.
+
+Written against torch and vLLM's batch copy; its stream order is what upstream's own worker does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import structlog
+import torch
+
+from engine.transfer.base import Copier, CopyBatch, Finished
+
+log = structlog.get_logger(__name__)
+
+BatchCopy = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
+
+
+class _Flight(NamedTuple):
+    job_id: int
+    total_bytes: int
+    began: Any
+    ended: Any
+    descriptors: tuple[torch.Tensor, ...]  # read by the driver until the copy has ended
+
+
+class CudaCopier(Copier):
+    """Two streams. `batch_copy` takes source and destination addresses, sizes and "sources at rest"."""
+
+    def __init__(self, batch_copy: BatchCopy) -> None:
+        self._batch_copy = batch_copy
+        self._streams = {to_host: torch.cuda.Stream() for to_host in (True, False)}
+        self._flights: dict[bool, deque[_Flight]] = {True: deque(), False: deque()}
+
+    def submit(self, job_id: int, batch: CopyBatch, to_host: bool) -> None:
+        """Queue the copy behind the model's work so far and behind earlier copies of its direction."""
+        device, host, sizes = (_pinned(values.astype(np.int64)) for values in (batch.device, batch.host, batch.sizes))
+        source, target = (device, host) if to_host else (host, device)
+        stream = self._streams[to_host]
+        # A store must not read before the model has written. A load must not write before the model
+        # has: clearing of its blocks may still be queued.
+        stream.wait_stream(torch.cuda.current_stream())
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            began.record(stream)
+            if len(sizes):
+                # Slots are at rest while they are loaded; device blocks are not while they are stored.
+                self._batch_copy(source, target, sizes, not to_host)
+            ended.record(stream)
+        self._flights[to_host].append(_Flight(job_id, batch.total_bytes, began, ended, (device, host, sizes)))
+
+    def finished(self) -> list[Finished]:
+        """Batches whose end event has passed."""
+        done: list[Finished] = []
+        for flights in self._flights.values():
+            while flights and flights[0].ended.query():
+                flight = flights.popleft()
+                seconds = flight.began.elapsed_time(flight.ended) / 1000
+                done.append(Finished(flight.job_id, True, flight.total_bytes, seconds))
+        return done
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Block the host until these have ended; only asked for before their blocks are reused."""
+        for flights in self._flights.values():
+            for flight in flights:
+                if flight.job_id in job_ids:
+                    flight.ended.synchronize()
+
+    def close(self) -> None:
+        """Wait for both streams."""
+        for stream in self._streams.values():
+            stream.synchronize()
+        for flights in self._flights.values():
+            flights.clear()
+
+
+def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) -> BatchCopy:
+    """vLLM's batch copy where this build has it, else one torch copy per piece."""
+    try:
+        from vllm import _custom_ops
+
+        native = _custom_ops.swap_blocks_batch
+    except (ImportError, AttributeError):
+        log.warning("tier_batch_copy_missing", instead="one torch copy per piece")
+        return PieceCopy(device_views, host_bytes)
+
+    def batch_copy(source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
+        native(source, target, sizes, is_src_access_order_any=at_rest)
+
+    return batch_copy
+
+
+class PieceCopy:
+    """A batch copy out of plain torch copies: finds the tensors that hold the addresses."""
+
+    def __init__(self, device_views: list[torch.Tensor], host_bytes: torch.Tensor) -> None:
+        flat = [_flat(view) for view in device_views]
+        self._places = [(tensor.data_ptr(), tensor.numel(), tensor) for tensor in (*flat, host_bytes)]
+
+    def __call__(self, source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
+        """Copy every piece on the current stream."""
+        for begin, end, size in zip(source.tolist(), target.tolist(), sizes.tolist(), strict=True):
+            self._piece(end, size).copy_(self._piece(begin, size), non_blocking=True)
+
+    def _piece(self, address: int, size: int) -> torch.Tensor:
+        for start, length, tensor in self._places:
+            if start <= address and address + size <= start + length:
+                return tensor[address - start : address - start + size]
+        raise ValueError(f"no tensor holds {size} bytes at {address:#x}")
+
+
+def pin(address: int, size: int) -> bool:
+    """Register host memory with the driver, so that copies run beside the host; False if it refuses."""
+    most = 64 << 30  # drivers limit the size of one registration
+    runtime = torch.cuda.cudart()
+    for offset in range(0, size, most):
+        error = runtime.cudaHostRegister(address + offset, min(most, size - offset), 0)
+        if int(error) != 0:
+            log.warning("tier_memory_not_pinned", error=int(error), bytes=size)
+            return False
+    return True
+
+
+def _flat(view: torch.Tensor) -> torch.Tensor:
+    """All bytes of the storage from the view's beginning on."""
+    length = view.untyped_storage().nbytes() - view.storage_offset() * view.element_size()
+    flat = torch.empty(0, dtype=torch.int8, device=view.device)
+    return flat.set_(view.untyped_storage(), view.storage_offset() * view.element_size(), (length,), (1,))
+
+
+def _pinned(values: np.ndarray[Any, Any]) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor.pin_memory() if torch.cuda.is_available() else tensor
