@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_main_session_only_grows() -> None:
 def test_between_two_visits_the_sub_sessions_fill_the_vram() -> None:
     """A returning turn comes only after a burst that pushed it out."""
     steps = first_act()
-    for before, step in zip(steps, steps[1:], strict=False):
+    for before, step in pairwise(steps):
         if step.sessions[0][0].kind is Kind.RETURNS:
             burst = sum(session[-1].tokens for session in before.sessions)
             assert burst >= SIZES.vram * SIZES.pressure
