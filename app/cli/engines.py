@@ -17,11 +17,11 @@ COLUMNS = ("engine", "fleet", "state", "profile", "pid", "address", "cause")
 
 def show(client: DeckClient, json_output: bool) -> None:
     """Every engine of the deck."""
-    answer = client.get("/engines")
+    engines = client.get("/engines")
     if json_output:
-        as_json(answer)
+        as_json({"engines": engines})
         return
-    rows = [_row(engine) for engine in answer["engines"]]
+    rows = [_row(engine) for engine in engines]
     typer.echo(table(rows, COLUMNS) if rows else "The deck has no engine.")
 
 
@@ -29,7 +29,7 @@ def resolve(client: DeckClient, name: str | None) -> str:
     """The engine that is meant."""
     if name is not None:
         return name
-    names = [engine["name"] for engine in client.get("/engines")["engines"]]
+    names = [engine["name"] for engine in client.get("/engines")]
     if len(names) != 1:
         raise InvalidInput(f"Name one of the engines: {', '.join(names) or 'there is none'}.", path="name")
     return str(names[0])

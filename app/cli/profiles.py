@@ -73,7 +73,7 @@ def apply(client: DeckClient, wish: Wish, wait: bool, json_output: bool) -> None
         as_json(rollout)
     else:
         typer.echo(_progress(rollout))
-    if wait and rollout["state"] != "succeeded":
+    if wait and rollout["state"] != "done":
         raise typer.Exit(1)
 
 
@@ -94,7 +94,7 @@ def _progress(rollout: dict[str, Any]) -> str:
 
 
 def _only_fleet(client: DeckClient) -> str:
-    names = sorted({engine["fleet"] for engine in client.get("/engines")["engines"]})
+    names = sorted({engine["fleet"] for engine in client.get("/engines")})
     if len(names) != 1:
         raise InvalidInput(f"Name one of the fleets: {', '.join(names) or 'there is none'}.", path="fleet")
     return str(names[0])

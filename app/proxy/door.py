@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Protocol
 
@@ -34,6 +34,7 @@ class EngineSource(Protocol):
     """What the door needs of `Engines`."""
 
     in_flight: Callable[[str], int]
+    idle: Callable[[str], Awaitable[None]]
 
     def statuses(self) -> Sequence[EngineStatus]:
         """Every engine, now."""
@@ -60,6 +61,7 @@ class Door:
         """Start watching the engines. Drains count what is open here from now on."""
         await self._stack.enter_async_context(self._forwarder)
         self._engines.in_flight = self.in_flight
+        self._engines.idle = self.open_requests.idle
         self._watcher = asyncio.create_task(self._wake_on_change(), name="door")
 
     async def close(self) -> None:

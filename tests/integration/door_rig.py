@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -53,6 +53,7 @@ class StatedEngines:
         self._statuses = list(statuses)
         self._changed = asyncio.Event()
         self.in_flight: Callable[[str], int] = lambda _: 0
+        self.idle: Callable[[str], Awaitable[None]]
 
     def statuses(self) -> Sequence[EngineStatus]:
         return self._statuses

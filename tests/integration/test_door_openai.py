@@ -35,19 +35,24 @@ async def model_server(exchange: Exchange) -> None:
 
 async def test_completions_streaming_and_not() -> None:
     """Only base_url is set; the key is any word, as the SDK demands one."""
-    async with running(model_server) as upstream, serving(StatedEngines(engine(upstream.port))) as deck:
-        async with openai.AsyncOpenAI(base_url=f"{deck.base_url}/v1", api_key="any") as client:
-            whole = await client.completions.create(model="demo", prompt="count")
-            stream = await client.completions.create(model="demo", prompt="count", stream=True)
-            pieces = [event.choices[0].text async for event in stream]
+    async with (
+        running(model_server) as upstream,
+        serving(StatedEngines(engine(upstream.port))) as deck,
+        openai.AsyncOpenAI(base_url=f"{deck.base_url}/v1", api_key="any") as client,
+    ):
+        whole = await client.completions.create(model="demo", prompt="count")
+        stream = await client.completions.create(model="demo", prompt="count", stream=True)
+        pieces = [event.choices[0].text async for event in stream]
     assert whole.choices[0].text == "one two three" and pieces == WORDS
 
 
 async def test_a_refusal_is_read_by_the_client() -> None:
     """The SDK raises its own type, with the deck's sentence in it."""
     engines = StatedEngines(engine(state=EngineState.FAILED, cause="The model does not exist."))
-    async with serving(engines) as deck:
-        async with openai.AsyncOpenAI(base_url=f"{deck.base_url}/v1", api_key="any", max_retries=0) as client:
-            with pytest.raises(openai.InternalServerError, match="The model does not exist") as caught:
-                await client.completions.create(model="demo", prompt="count")
+    async with (
+        serving(engines) as deck,
+        openai.AsyncOpenAI(base_url=f"{deck.base_url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        with pytest.raises(openai.InternalServerError, match="The model does not exist") as caught:
+            await client.completions.create(model="demo", prompt="count")
     assert caught.value.status_code == 503 and caught.value.code == "engine_failed"
