@@ -34,6 +34,19 @@ class Origin(Protocol):
         """Why a number is missing."""
 
 
+EXPECTED = frozenset({"starting", "stopping"})
+"""Reasons of failed scrapes that are part of an engine's life."""
+
+_WORDS = {
+    "no_engine": "the fleet has no engine",
+    "scrape_failed": "scrapes failed in the window",
+    "starting": "the engine is starting",
+    "no_data": "nothing was scraped in the window",
+    "not_running": "the engine does not run",
+    "missing_metric": "the engine does not tell where its input tokens came from",
+}
+
+
 @dataclass(frozen=True)
 class ScrapeRun:
     """The newest run of equal scrape outcomes of one engine."""
@@ -54,6 +67,8 @@ def scrape_gap(runs: Sequence[ScrapeRun], now: float, limit_seconds: float) -> s
         return f"{newest.engine} has not been scraped since {moment(newest.last_at)}"
     if newest.ok:
         return None
+    if newest.reason in EXPECTED:
+        return f"{newest.engine} is {newest.reason}"
     cause = f": {newest.reason}" if newest.reason else ""
     return f"scrape of {newest.engine} failed since {moment(newest.first_at)}{cause}"
 
@@ -67,11 +82,15 @@ def from_origin(at: float, origin: Origin) -> Observation:
     """The shares of the window. Without input there are none: 0 of 0 is not 0."""
     tokens = origin.input_tokens
     if tokens is None:
-        return unknown(at, origin.reason or "the input tokens of the window are not known")
-    return Observation(
-        at, _share(origin.host_tokens, tokens), _share(origin.recomputed_tokens, tokens), round(tokens), origin.reason
-    )
+        return unknown(at, _in_words(origin.reason))
+    host, recomputed = _share(origin.host_tokens, tokens), _share(origin.recomputed_tokens, tokens)
+    return Observation(at, host, recomputed, round(tokens), origin.reason and _in_words(origin.reason))
 
 
 def _share(part: float | None, whole: float) -> float | None:
     return part / whole if part is not None and whole > 0 else None
+
+
+def _in_words(code: str | None) -> str:
+    """A reason code of the charts as a part of a sentence."""
+    return _WORDS.get(code or "", code or "the numbers of the window are not known")

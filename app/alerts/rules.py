@@ -177,6 +177,8 @@ def _number(values: Mapping[str, Any], name: str, low: float, high: float, examp
 
 def _whole(values: Mapping[str, Any], name: str, low: int, high: int, example: int) -> int:
     value = values[name]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON does not tell 20000 from 20000.0
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidInput(
             f"{name} must be a whole number from {low} to {high}; write for example {example}.",
