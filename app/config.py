@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,6 +41,12 @@ class Settings(BaseSettings):
     )
     stop_grace_seconds: float = Field(20.0, gt=0, description="From SIGTERM to SIGKILL.")
     drain_timeout_seconds: float = Field(300.0, ge=0, description="Longest wait for requests in flight before a stop.")
+    restart_wait_seconds: float = Field(1.0, gt=0, description="Wait before the first restart; doubles each time.")
+    restart_wait_cap_seconds: float = Field(60.0, gt=0, description="Longest wait between two restarts.")
+    restart_equal_failures: int = Field(3, ge=1, description="So many equal failures end the restarts.")
+    restart_stable_seconds: float = Field(
+        120.0, ge=0, description="An engine that served this long starts with a clean record of failures."
+    )
     stall_seconds: float = Field(120.0, gt=0, description="No token for this long while requests wait = stalled.")
     door_wait_seconds: float = Field(600.0, ge=0, description="How long a request waits for an engine to be ready.")
     door_wait_limit: int = Field(256, ge=0, description="How many requests may wait for an engine at once.")
@@ -62,3 +69,8 @@ class Settings(BaseSettings):
     def is_loopback(self) -> bool:
         """True when only this machine can reach the deck."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
+
+
+def inherited_environment() -> dict[str, str]:
+    """What an engine gets of the deck's environment: everything but the deck's own settings and secrets."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIERDECK_")}

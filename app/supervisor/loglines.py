@@ -18,7 +18,11 @@ CUT_MARK = " … (line cut)"
 #: Of an unfinished line no more than this is kept, so that memory is bounded whatever is written.
 _MAX_BYTES = 4 * MAX_CHARACTERS + 4
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_]|.)?")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, cursor moves
+    r"|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?"  # titles, links and other strings
+    r"|.)?"
+)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _HEAD = re.compile(
     r"^(?:\((?P<process>\S+) pid=\d+\) )?"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 #: Lines that come by themselves while nothing moves, or that the deck's own questions cause.
 _NOT_PROGRESS = re.compile(
-    r"No available shared memory broadcast block|\"(?:GET|POST) /|Waiting for \d+ .*to (?:connect|start)|Avg prompt throughput"
+    r"No available shared memory broadcast block|\"(?:GET|POST) /"
+    r"|Waiting for \d+ .*to (?:connect|start)|Avg prompt throughput"
 )
 
 
@@ -28,6 +29,7 @@ class _Rule:
     """A percentage in the line, if the pattern has one, moves from `start` to `end`."""
 
 
+PREPARING = Phase("Clearing the ground", 0.0)
 LAUNCHED = Phase("Starting the interpreter", 0.02)
 ADOPTED = Phase("Asking an engine found running whether it serves", 0.5)
 
@@ -38,12 +40,12 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(re.compile(r"Loading .*shards:\s*(?P<percent>\d+)%"), "Loading the weights", 0.35, 0.6),
     _Rule(re.compile(r"Loading weights took|Model loading took"), "Weights loaded", 0.6, 0.6),
     _Rule(
-        re.compile(r"Warming up model for the compilation|Dynamo bytecode transform|Compiling a graph|torch\.compile takes"),
+        re.compile(r"Warming up model for the compil|Dynamo bytecode transform|Compiling a graph|torch\.compile takes"),
         "Compiling",
         0.65,
         0.65,
     ),
-    _Rule(re.compile(r"KV cache size: [\d,]+ tokens|[Aa]vailable KV cache memory"), "Allocating the KV cache", 0.75, 0.75),
+    _Rule(re.compile(r"KV cache size: [\d,]+ tokens|vailable KV cache memory"), "Allocating the KV cache", 0.75, 0.75),
     _Rule(re.compile(r"Capturing CUDA graphs.*?(?P<percent>\d+)%"), "Capturing graphs", 0.78, 0.88),
     _Rule(re.compile(r"init engine \(profile"), "Engine core ready", 0.9, 0.9),
     _Rule(re.compile(r"Starting vLLM (?:API )?server"), "Starting the API server", 0.94, 0.94),

@@ -33,8 +33,8 @@ def _kv_memory(groups: dict[str, str | None]) -> str:
         f"One request of {groups['length']} tokens needs {groups['needed']} GiB of KV cache, "
         f"but only {groups['available']} GiB is available; lower max-model-len"
     )
-    fitting = groups["fitting"]
-    return f"{sentence} (at most {fitting} fits) or give it more memory." if fitting else f"{sentence} or give it more memory."
+    fitting = f" (at most {groups['fitting']} fits)" if groups["fitting"] else ""
+    return f"{sentence}{fitting} or give it more memory."
 
 
 SIGNATURES: tuple[Signature, ...] = (

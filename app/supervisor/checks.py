@@ -1,0 +1,68 @@
+"""What is looked at before an engine is started, so that a mistake is told at once and in one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from app.supervisor.command import EngineSpec, is_path_like
+from app.supervisor.faults import Fault
+
+
+def check_start(spec: EngineSpec) -> Fault | None:
+    """The first reason why `spec` cannot be started; None when nothing speaks against it (blocking)."""
+    return _check_interpreter(spec.interpreter) or _check_model(spec.model) or check_port(spec.host, spec.port)
+
+
+def check_port(host: str, port: int) -> Fault | None:
+    """A fault that names the program that listens on `port`; None when it is free."""
+    if port_is_free(host, port):
+        return None
+    who = _listener(port)
+    by = f"another program ({who})" if who else "another program"
+    return Fault(
+        "port_in_use", f"Port {port} is in use by {by}; choose another port or stop it.", fatal=True
+    )
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """True when an engine could listen there now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the engine does: old connections may linger
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _check_interpreter(interpreter: str) -> Fault | None:
+    if os.access(interpreter, os.X_OK) or shutil.which(interpreter):
+        return None
+    return Fault(
+        "interpreter_not_found",
+        f"The interpreter {interpreter} does not exist or may not be executed.",
+        fatal=True,
+    )
+
+
+def _check_model(model: str) -> Fault | None:
+    if not is_path_like(model) or Path(model).exists():
+        return None
+    return Fault("model_not_found", f"There is no model at {model}: the path does not exist.", fatal=True)
+
+
+def _listener(port: int) -> str | None:
+    """`pid 123, python`, as far as we may see it."""
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", None) == port
+            if listens and connection.pid:
+                return f"pid {connection.pid}, {psutil.Process(connection.pid).name()}"
+    return None

@@ -1,0 +1,175 @@
+"""The file that an engine writes its output to: rotated, searched and followed in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from pathlib import Path
+
+from app.supervisor.loglines import LineFolder, LineReader, LogBatch, LogLine, RawLine, matches
+
+ROTATE_BYTES = 20 * 1024 * 1024
+KEEP_FILES = 3
+_CHUNK_BYTES = 256 * 1024
+_TAIL_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+class LogFile:
+    """One engine's log. Positions count all bytes ever written, across rotations.
+
+    The engine holds the file open and appends, so rotation copies it and then cuts it to nothing; what
+    is written between the two (microseconds) is lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rotated_bytes = sum(size for _, size in self._old_files())
+
+    @property
+    def end(self) -> int:
+        """The position behind the last byte."""
+        return self._rotated_bytes + self._size()
+
+    def read(self, position: int, limit: int = _CHUNK_BYTES) -> bytes:
+        """Up to `limit` bytes from `position`; nothing when it is at the end or was rotated away."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(0, position - self._rotated_bytes))
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
+
+    def first_position(self) -> int:
+        """The position of the first byte of the present file."""
+        return self._rotated_bytes
+
+    def rotate_if_large(self, limit: int = ROTATE_BYTES) -> bool:
+        """Move the content aside once the file is larger than `limit`; keeps the last few such files."""
+        size = self._size()
+        if size <= limit:
+            return False
+        for number in range(KEEP_FILES, 1, -1):
+            older, newer = self._old_path(number), self._old_path(number - 1)
+            if newer.exists():
+                newer.replace(older)
+        self._rotated_bytes += _copy_and_cut(self.path, self._old_path(1))
+        return True
+
+    def tail(self, lines: int, search: str, level: str, now: float) -> list[LogLine]:
+        """The last `lines` lines that match, oldest first, within the last 16 MiB of output."""
+        span = _CHUNK_BYTES
+        while True:
+            found, complete = self._tail_within(span, lines, search, level, now)
+            if len(found) >= lines or complete or span >= _TAIL_LIMIT_BYTES:
+                return found
+            span *= 4
+
+    def _tail_within(
+        self, span: int, lines: int, search: str, level: str, now: float
+    ) -> tuple[list[LogLine], bool]:
+        start, data = self._last_bytes(span)
+        folder, reader = LineFolder(start), LineReader(now)
+        raws = list(folder.feed(data))
+        if (rest := folder.unfinished()) is not None:
+            raws.append(rest)
+        complete = len(data) < span
+        if not complete:
+            raws = raws[1:]  # its beginning is not within the span
+        kept: deque[LogLine] = deque(maxlen=lines)
+        kept.extend(line for raw in raws if matches(line := reader.read(raw), search, level))
+        return list(kept), complete
+
+    def _last_bytes(self, span: int) -> tuple[int, bytes]:
+        """The last `span` bytes over the present file and the one before, and where they start."""
+        present = _read_last(self.path, span)
+        older = _read_last(self._old_path(1), span - len(present)) if len(present) < span else b""
+        data = older + present
+        return max(0, self.end - len(data)), data
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _old_path(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def _old_files(self) -> list[tuple[Path, int]]:
+        paths = [self._old_path(number) for number in range(1, KEEP_FILES + 1)]
+        return [(path, path.stat().st_size) for path in paths if path.exists()]
+
+
+class LogCursor:
+    """Reads a log forward from a position, batch by batch."""
+
+    #: More than this behind, and the middle is skipped: a flood must not be read line by line.
+    BACKLOG_BYTES = 2 * 1024 * 1024
+
+    def __init__(self, log: LogFile, position: int, now: float, backlog_bytes: int = BACKLOG_BYTES) -> None:
+        self._log = log
+        self._folder = LineFolder(min(position, log.end))
+        self._reader = LineReader(now)
+        self._backlog_bytes = backlog_bytes
+        self._shown_unfinished: RawLine | None = None
+
+    @property
+    def behind(self) -> bool:
+        """True when there is more to read."""
+        return self._folder.position < self._log.end
+
+    def take(self, limit: int | None = None) -> LogBatch:
+        """What came since the last call: the newest `limit` lines of it, and how many were left out."""
+        skipped = self._skip_backlog()
+        data = self._log.read(self._folder.position)
+        raws = list(self._folder.feed(data))
+        rest = self._folder.unfinished()
+        if rest is not None and rest != self._shown_unfinished:
+            raws.append(rest)
+        self._shown_unfinished = rest
+        lines = [self._reader.read(raw) for raw in raws]
+        left_out = max(0, len(lines) - limit) if limit is not None else 0
+        return LogBatch(tuple(lines[left_out:]), skipped + left_out)
+
+    def _skip_backlog(self) -> int:
+        first, position = self._log.first_position(), self._folder.position
+        target = max(first, self._log.end - self._backlog_bytes)
+        if position >= target and position <= self._log.end:
+            return 0
+        if position > self._log.end:  # somebody else emptied the file
+            self._folder = LineFolder(self._log.end)
+            return 0
+        lines = _count_lines(self._log, position, target)
+        self._folder = LineFolder(target)
+        return lines
+
+
+def _count_lines(log: LogFile, start: int, end: int) -> int:
+    count, position = 0, max(start, log.first_position())
+    while position < end:
+        data = log.read(position, min(_CHUNK_BYTES * 4, end - position))
+        if not data:
+            break
+        count += data.count(b"\n")
+        position += len(data)
+    return count
+
+
+def _read_last(path: Path, span: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - span))
+            return file.read(span)
+    except FileNotFoundError:
+        return b""
+
+
+def _copy_and_cut(source: Path, target: Path) -> int:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with source.open("r+b") as original, os.fdopen(descriptor, "wb") as copy:
+        shutil.copyfileobj(original, copy, _CHUNK_BYTES)
+        copied = original.tell()
+        original.truncate(0)
+    return copied

@@ -1,0 +1,246 @@
+"""A program that stands in for a vLLM engine: its HTTP surface, its log lines, and its bad habits.
+
+Started like the engine itself, `python -m tests.fakes.fake_engine --model ... --port ...`; flags that
+it does not know are taken without a word. Bad habits are asked for by `--fake-...` flags, so a profile
+can carry them: `{"fake-start-seconds": 2}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+STARTED = time.time()
+
+
+class State:
+    """What the metrics tell."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.lock = threading.Lock()
+        self.running = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+
+    def add(self, *, running: int = 0, prompt: int = 0, generated: int = 0) -> None:
+        with self.lock:
+            self.running += running
+            self.prompt_tokens += prompt
+            self.generation_tokens += generated
+
+    def metrics(self) -> str:
+        model = f'{{model_name="{self.options.served_model_name}",engine="0"}}'
+        values = {
+            "vllm:num_requests_running": ("gauge", self.running),
+            "vllm:num_requests_waiting": ("gauge", 0),
+            "vllm:kv_cache_usage_perc": ("gauge", 0.25),
+            "vllm:prompt_tokens_total": ("counter", self.prompt_tokens),
+            "vllm:generation_tokens_total": ("counter", self.generation_tokens),
+            "vllm:prefix_cache_queries_total": ("counter", self.prompt_tokens),
+            "vllm:prefix_cache_hits_total": ("counter", self.prompt_tokens // 2),
+            "vllm:external_prefix_cache_queries_total": ("counter", self.prompt_tokens // 2),
+            "vllm:external_prefix_cache_hits_total": ("counter", self.prompt_tokens // 4),
+        }
+        lines = []
+        for name, (kind, value) in values.items():
+            lines += [f"# TYPE {name.removesuffix('_total')} {kind}", f"{name}{model} {float(value)}"]
+        lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {STARTED}"]
+        return "\n".join(lines) + "\n"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: State
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self._send(200, self.state.metrics().encode(), "text/plain; version=0.0.4")
+        elif self.path == "/v1/models":
+            name = self.state.options.served_model_name
+            self._json(200, {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "fake"}]})
+        elif self.path in {"/health", "/version"}:
+            self._send(200, b"", "text/plain")
+        else:
+            self._json(404, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        chat = self.path == "/v1/chat/completions"
+        if not chat and self.path != "/v1/completions":
+            self._json(404, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}})
+            return
+        self.state.add(running=1, prompt=len(str(body.get("prompt") or body.get("messages"))))
+        try:
+            self._complete(body, chat)
+        finally:
+            self.state.add(running=-1)
+
+    def _complete(self, body: dict[str, Any], chat: bool) -> None:
+        options = self.state.options
+        if options.fake_hang_completions:
+            threading.Event().wait()
+        count = int(body.get("max_tokens") or 16)
+        if body.get("stream"):
+            self._stream(count, chat)
+            return
+        time.sleep(options.fake_token_seconds * count)
+        self.state.add(generated=count)
+        usage = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": count + 1}
+        self._json(200, {**_frame(chat, "x" * count, final=True), "usage": usage})
+
+    def _stream(self, count: int, chat: bool) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for index in range(count):
+            time.sleep(self.state.options.fake_token_seconds)
+            self.state.add(generated=1)
+            frame = json.dumps(_frame(chat, "x", final=index == count - 1, delta=True))
+            self._chunk(f"data: {frame}\n\n".encode())
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _json(self, status: int, body: dict[str, Any]) -> None:
+        self._send(status, json.dumps(body).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        print(f'INFO:     127.0.0.1:1 - "{args[0]}" {args[1]}' if len(args) > 1 else format % args, flush=True)
+
+
+def _frame(chat: bool, text: str, *, final: bool, delta: bool = False) -> dict[str, Any]:
+    reason = "length" if final else None
+    choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
+    if chat:
+        choice["delta" if delta else "message"] = {"role": "assistant", "content": text}
+    else:
+        choice["text"] = text
+    kind = "chat.completion" if chat else "text_completion"
+    return {"id": "fake-1", "object": kind, "created": 1, "model": "fake", "choices": [choice]}
+
+
+def say(text: str, level: str = "INFO") -> None:
+    stamp = time.strftime("%m-%d %H:%M:%S")
+    print(f"(APIServer pid={os.getpid()}) {level} {stamp} [fake_engine.py:1] {text}", flush=True)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--served-model-name", default="fake")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--fake-start-seconds", type=float, default=0.0)
+    parser.add_argument("--fake-die-with", default=None, help="while loading: print this and exit with 1")
+    parser.add_argument("--fake-die-once", default=None, help="a path: die while it does not exist, and make it")
+    parser.add_argument("--fake-exit-after", type=float, default=None, help="seconds after it was ready")
+    parser.add_argument("--fake-exit-code", type=int, default=1)
+    parser.add_argument("--fake-ignore-sigterm", action="store_true")
+    parser.add_argument("--fake-orphan", action="store_true", help="a renamed child in a session of its own")
+    parser.add_argument("--fake-hang-completions", action="store_true")
+    parser.add_argument("--fake-token-seconds", type=float, default=0.0)
+    parser.add_argument("--fake-progress-seconds", type=float, default=0.0, help="progress bars instead of lines")
+    parser.add_argument("--fake-flood-lines", type=int, default=0)
+    parser.add_argument("--fake-say", default=None, help="once it is ready")
+    parser.add_argument("--fake-shared-memory", type=int, default=0, help="bytes of a psm_ file")
+    parser.add_argument("--fake-dump", default=None, help="a path: write sys.argv and the environment there")
+    return parser.parse_known_args(arguments)[0]
+
+
+def spawn_orphan(shared_bytes: int) -> None:
+    """Fork twice, leave the session, take another name: nothing but the environment tells whose it is."""
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    ctypes.CDLL(None).prctl(15, b"innocent", 0, 0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep = hold_shared_memory(shared_bytes) if shared_bytes else None
+    while True:
+        time.sleep(3600)
+        del keep
+
+
+def hold_shared_memory(size: int) -> mmap.mmap:
+    path = Path(f"/dev/shm/psm_fake{os.getpid():x}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.posix_fallocate(descriptor, 0, size)
+    mapped = mmap.mmap(descriptor, size)
+    os.close(descriptor)
+    return mapped
+
+
+def load(options: argparse.Namespace) -> None:
+    say("vLLM API server version fake")
+    if options.fake_die_once and not Path(options.fake_die_once).exists():
+        Path(options.fake_die_once).touch()
+        sys.exit(options.fake_exit_code)
+    say("Starting to load model fake...")
+    until = time.monotonic() + options.fake_progress_seconds
+    while time.monotonic() < until:
+        share = 100 - int(100 * (until - time.monotonic()) / options.fake_progress_seconds)
+        print(f"\rLoading safetensors checkpoint shards: {share:3d}%|##", end="", file=sys.stderr, flush=True)
+        time.sleep(0.05)
+    time.sleep(options.fake_start_seconds)
+    if options.fake_die_with is not None:
+        say("about to die", "ERROR")
+        print(options.fake_die_with, file=sys.stderr, flush=True)
+        sys.exit(options.fake_exit_code)
+    for index in range(options.fake_flood_lines):
+        print(f"flood {index} " + "x" * 200)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    if options.fake_dump:
+        dump = {"argv": sys.argv, "environment": dict(os.environ)}
+        Path(options.fake_dump).write_text(json.dumps(dump))
+    if options.fake_ignore_sigterm:
+        signal.signal(signal.SIGTERM, lambda *_: say("SIGTERM ignored"))
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    keep = hold_shared_memory(options.fake_shared_memory) if options.fake_shared_memory else None
+    if options.fake_orphan:
+        spawn_orphan(options.fake_shared_memory)
+    Handler.state = State(options)
+    server = ThreadingHTTPServer((options.host, options.port), Handler, bind_and_activate=False)
+    server.allow_reuse_address = True
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.server_bind()  # like the engine: the port is taken before the weights are loaded
+    load(options)
+    server.server_activate()
+    say("Application startup complete.")
+    if options.fake_say:
+        print(options.fake_say, flush=True)
+    if options.fake_exit_after is not None:
+        threading.Timer(options.fake_exit_after, lambda: os._exit(options.fake_exit_code)).start()
+    server.serve_forever()
+    del keep
+
+
+if __name__ == "__main__":
+    main()
