@@ -60,7 +60,7 @@ class Row:
 async def engine_ids(session: AsyncSession) -> dict[str, int]:
     """Engine name -> id."""
     rows = await session.execute(select(EngineRow.name, EngineRow.id))
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 async def series_of(

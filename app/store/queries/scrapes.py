@@ -67,7 +67,7 @@ async def first_ok_at(session: AsyncSession, engines: Collection[int]) -> dict[i
     """Engine id -> time of its first scrape that brought numbers."""
     query = select(ScrapeRow.engine_id, func.min(ScrapeRow.first_at))
     query = query.where(ScrapeRow.engine_id.in_(engines), ScrapeRow.ok.is_(True)).group_by(ScrapeRow.engine_id)
-    return dict((await session.execute(query)).tuples().all())
+    return dict((await session.execute(query)).all())
 
 
 def add_mark(session: AsyncSession, mark: Mark) -> None:

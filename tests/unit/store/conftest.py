@@ -1,0 +1,5 @@
+"""A migrated database of each kind that is installed."""
+
+from tests.databases import database, postgres_url
+
+__all__ = ["database", "postgres_url"]
