@@ -5,7 +5,8 @@ A template may use these fields and the globals of `app.web.render`, nothing els
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from app.web.formats import Change, Quantity
@@ -56,6 +57,8 @@ class Page:
     """What all pages share."""
 
     template: ClassVar[str]
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Blocks that come along when htmx asks for one, to be put in their places out of band."""
     shell: Shell
 
 
@@ -159,6 +162,7 @@ class OverviewPage(Page):
     """/: is the cache working?"""
 
     template = "overview.html"
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"vitals": ("engines_table",)}
     refresh_href: str
     windows: tuple[Choice, ...]
     window: str
@@ -210,6 +214,7 @@ class EnginePage(Page):
     """/engines/{name}: its state, what can be done, what it was, its log."""
 
     template = "engine.html"
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"engine_state": ("engine_moves",)}
     refresh_href: str
     name: str
     badge: StateBadge
@@ -341,6 +346,7 @@ class ProfilePage(Page):
     """/profiles/{name}: editor, versions, comparison, applying."""
 
     template = "profile.html"
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"rollouts": ("versions", "apply")}
     refresh_href: str
     name: str
     is_new: bool
@@ -359,7 +365,6 @@ class ProfilePage(Page):
 class AlertLine:
     """A rule on a fleet, as it stands."""
 
-    rule: str
     fleet: str
     badge: StateBadge
     since: float | None
@@ -374,7 +379,8 @@ class RuleField:
     label: str
     unit: str
     value: str
-    help: str
+    scale: float
+    """The parameter's value is the field's times this: thresholds are shown in percent."""
 
 
 @dataclass(frozen=True)
@@ -383,7 +389,6 @@ class RuleForm:
 
     id: int
     name: str
-    title: str
     explanation: str
     is_enabled: bool
     fields: tuple[RuleField, ...]
@@ -397,9 +402,8 @@ class FlipLine:
     at: float
     rule: str
     fleet: str
-    old: str
-    new: str
-    tone: str
+    old: StateBadge
+    new: StateBadge
     sentence: str
 
 
@@ -411,7 +415,7 @@ class WebhookLine:
     name: str
     channel: str
     channel_label: str
-    url: str
+    url_shown: str
     keyword: str
     has_secret: bool
     is_enabled: bool
@@ -439,12 +443,13 @@ class AlertsPage(Page):
     """/alerts: rules, what changed, and who is told."""
 
     template = "alerts.html"
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"alert_states": ("flips", "webhooks", "deliveries")}
     refresh_href: str
     rules: tuple[RuleForm, ...]
     flips: tuple[FlipLine, ...]
     webhooks: tuple[WebhookLine, ...]
     deliveries: tuple[DeliveryLine, ...]
-    channels: tuple[Choice, ...] = field(default=())
+    channels: tuple[Choice, ...]
 
 
 @dataclass(frozen=True)

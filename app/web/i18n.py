@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -71,8 +72,7 @@ def _from_catalog(code: str, html_lang: str) -> Language:
     messages: dict[str, str] = {}
     script: dict[str, str] = {}
     for message in read_catalog(code):
-        singular = message.id if isinstance(message.id, str) else message.id[0]
-        text = message.string if isinstance(message.string, str) else message.string[0]
+        singular, text = _first(message.id), _first(message.string)
         if not singular or not text or message.fuzzy:
             continue
         messages[singular] = text
@@ -81,6 +81,11 @@ def _from_catalog(code: str, html_lang: str) -> Language:
     return Language(
         code, NAMES[code], html_lang, messages, json.dumps(script, ensure_ascii=False).replace("<", "\\u003c")
     )
+
+
+def _first(forms: str | Sequence[str] | None) -> str:
+    """The singular of a message, or its only form."""
+    return forms if isinstance(forms, str) else forms[0] if forms else ""
 
 
 def _preferred(accept_language: str) -> list[str]:

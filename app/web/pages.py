@@ -2,9 +2,145 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
 
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.errors import InvalidInput, NotFound
+from app.services.charts import parse_window
+from app.services.profiles import VersionView
 from app.web import account
+from app.web.alert_page import AlertFacts, alerts_page
+from app.web.contexts import DocsPage
+from app.web.deps import DeckDep
+from app.web.engine_page import engine_page
+from app.web.overview import DEFAULT_WINDOW, OverviewFacts, overview_page
+from app.web.profile_page import ProfileFacts, new_profile_page, profile_page, profiles_page
+from app.web.render import language_of, render, shell
+
+if TYPE_CHECKING:
+    from app.deck import Deck
 
 router = APIRouter(include_in_schema=False)
 router.include_router(account.router)
+
+TRANSITIONS_SHOWN = 30
+FLIPS_SHOWN = 20
+DELIVERIES_SHOWN = 20
+
+
+@router.get("/")
+async def overview(request: Request, deck: DeckDep, window: str = DEFAULT_WINDOW, fleet: str = "") -> Response:
+    """Is the cache working?"""
+    language = language_of(request)
+    facts = await _overview_facts(deck, window, fleet, time.time())
+    return render(request, overview_page(shell(request, language.gettext("Overview"), "overview"), language, facts))
+
+
+@router.get("/engines/{name}")
+async def engine(request: Request, deck: DeckDep, name: str) -> Response:
+    """One engine: its state, what can be done, what it was, its log."""
+    status = deck.engines.status(name)
+    page = engine_page(
+        shell(request, name, "overview"),
+        language_of(request),
+        status,
+        await deck.engines.transitions(name, TRANSITIONS_SHOWN),
+        await deck.charts.latest(name, time.time()),
+        deck.door.in_flight(name),
+        deck.settings.log_dir,
+    )
+    return render(request, page)
+
+
+@router.get("/profiles")
+async def profiles(request: Request, deck: DeckDep) -> Response:
+    """Every profile and where it runs."""
+    title = language_of(request).gettext("Profiles")
+    return render(request, profiles_page(shell(request, title, "profiles"), await deck.profiles.list()))
+
+
+@router.get("/new-profile")
+async def new_profile(request: Request) -> Response:
+    """The editor on an empty sheet."""
+    title = language_of(request).gettext("New profile")
+    return render(request, new_profile_page(shell(request, title, "profiles")))
+
+
+@router.get("/profiles/{name}")
+async def profile(
+    request: Request,
+    deck: DeckDep,
+    name: str,
+    version: Annotated[int | None, Query(ge=1)] = None,
+    compare: Annotated[int | None, Query(ge=1)] = None,
+) -> Response:
+    """One profile: editor, versions, comparison, applying."""
+    facts = await _profile_facts(deck, name, version, compare)
+    return render(request, profile_page(shell(request, name, "profiles"), language_of(request), facts))
+
+
+@router.get("/alerts")
+async def alerts(request: Request, deck: DeckDep) -> Response:
+    """Rules, what flipped, and who is told."""
+    facts = AlertFacts(
+        rules=await deck.alerts.rules(),
+        alerts=await deck.alerts.alerts(),
+        flips=await deck.alerts.flips(FLIPS_SHOWN),
+        webhooks=await deck.alerts.webhooks(),
+        deliveries=await deck.alerts.deliveries(DELIVERIES_SHOWN),
+    )
+    language = language_of(request)
+    return render(request, alerts_page(shell(request, language.gettext("Alerts"), "alerts"), language, facts))
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """The REST interface, readable and to be tried."""
+    title = language_of(request).gettext("API")
+    return render(request, DocsPage(shell(request, title, "docs"), "/openapi.json"))
+
+
+async def _overview_facts(deck: Deck, window: str, fleet: str, now: float) -> OverviewFacts:
+    seconds = parse_window(window)
+    known = deck.engines.statuses()
+    if fleet and fleet not in {status.fleet for status in known}:
+        raise NotFound(f"There is no fleet named {fleet!r}.", path="fleet")
+    wanted = fleet or None
+    headline, origin, before, numbers = await asyncio.gather(
+        deck.charts.headline(seconds, now, wanted),
+        deck.charts.token_origin(seconds, now, wanted),
+        deck.charts.token_origin(seconds, now - seconds, wanted),
+        asyncio.gather(*(deck.charts.latest(status.name, now) for status in known)),
+    )
+    by_engine = {status.name: number for status, number in zip(known, numbers, strict=True)}
+    return OverviewFacts(window, fleet, headline, origin, before, known, by_engine)
+
+
+async def _profile_facts(deck: Deck, name: str, version: int | None, compare: int | None) -> ProfileFacts:
+    versions = await deck.profiles.versions(name)
+    shown = await deck.profiles.version(name, version)
+    if compare == shown.number:
+        raise InvalidInput("Compare two different versions.", path="compare")
+    return ProfileFacts(
+        name=name,
+        versions=versions,
+        shown=shown,
+        compared=None if compare is None else (compare, shown.number),
+        changes=() if compare is None else await deck.profiles.compare(name, compare, shown.number),
+        running=await _running_versions(deck),
+        engines=deck.engines.statuses(),
+        rollouts=await deck.rollouts.list(),
+    )
+
+
+async def _running_versions(deck: Deck) -> dict[str, VersionView]:
+    """The version that each engine runs."""
+    return {
+        engine: await deck.profiles.version(summary.name, number)
+        for summary in await deck.profiles.list()
+        for engine, number in summary.runs_on
+    }

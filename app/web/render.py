@@ -86,7 +86,8 @@ def _html(template: Template, page: Page, block: str | None) -> str:
     context = context_of(page)
     if block is None:
         return template.render(context)
-    return "".join(template.blocks[block](template.new_context(context)))
+    blocks = (block, *page.refreshed_with.get(block, ()))
+    return "".join("".join(template.blocks[name](template.new_context(context))) for name in blocks)
 
 
 def _wanted_block(request: Request, template: Template) -> str | None:

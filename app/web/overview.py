@@ -1,0 +1,187 @@
+"""The overview's page object, from what the services tell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
+from app.derive.headline import Headline
+from app.services.charts import CHARTS, EngineNumbers, TokenOrigin
+from app.supervisor.states import ALIVE
+from app.supervisor.status import EngineStatus
+from app.web import formats, words
+from app.web.contexts import ChartBlock, Choice, EngineLine, OverviewPage, Share, Shell, Tile
+from app.web.i18n import Gettext, Language
+
+WINDOWS = ("5m", "1h", "6h", "24h", "7d")
+DEFAULT_WINDOW = "1h"
+
+
+@dataclass(frozen=True)
+class OverviewFacts:
+    """What the services told for one look at the overview."""
+
+    window: str
+    fleet: str
+    headline: Headline
+    origin: TokenOrigin
+    before: TokenOrigin
+    engines: Sequence[EngineStatus]
+    numbers: Mapping[str, EngineNumbers]
+
+
+def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> OverviewPage:
+    """Everything the overview shows."""
+    _ = language.gettext
+    shown = [engine for engine in facts.engines if facts.fleet in {"", engine.fleet}]
+    return OverviewPage(
+        shell=shell,
+        refresh_href=_href(facts.window, facts.fleet),
+        windows=tuple(Choice(name, name, _href(name, facts.fleet), name == facts.window) for name in WINDOWS),
+        window=facts.window,
+        fleets=_fleet_choices(facts, _),
+        fleet=facts.fleet,
+        sentence=words.sentence(facts.headline, language, _engine_href(_troubled(shown))),
+        tiles=_tiles(facts.origin, facts.before, _),
+        shares=_shares(facts.origin, _),
+        origin_reason=_origin_reason(facts.origin, _),
+        charts=chart_blocks(_),
+        engines=tuple(_engine_line(engine, facts.numbers.get(engine.name), shell.now, _) for engine in shown),
+    )
+
+
+def chart_blocks(_: Gettext) -> tuple[ChartBlock, ...]:
+    """The charts' frames; each title is the question that the chart answers."""
+    frames = {
+        "token-origin": (_("Where did input tokens come from?"), _("Shares of input tokens by origin.")),
+        "slots": (_("Which slots give out first?"), _("Share of the host tier's slots in use, by pool.")),
+        "ttft": (_("How long do users wait for a first token?"), _("Time to first token.")),
+        "load": (_("How busy are the engines?"), _("Requests running and waiting, and preemptions.")),
+        "memory": (_("How full is memory?"), _("KV cache in VRAM, and the host tier.")),
+    }
+    return tuple(
+        ChartBlock(chart, frames[chart][0], 220 if chart == "token-origin" else 180, frames[chart][1])
+        for chart in CHARTS
+        if chart in frames
+    )
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """`part` of `whole`; None when either is unknown or there is no whole."""
+    return None if part is None or not whole else part / whole
+
+
+def _tiles(now: TokenOrigin, before: TokenOrigin, _: Gettext) -> tuple[Tile, ...]:
+    total = Tile(
+        "input",
+        _("Input tokens"),
+        formats.count(now.input_tokens, "tok"),
+        formats.count(before.input_tokens, "tok"),
+        formats.change_in_percent(now.input_tokens, before.input_tokens),
+    )
+    parts = (
+        ("vram", _("VRAM hit"), now.vram_tokens, before.vram_tokens),
+        ("host", _("Host hit"), now.host_tokens, before.host_tokens),
+        ("recomputed", _("Recomputed"), now.recomputed_tokens, before.recomputed_tokens),
+        ("avoidable", _("of it avoidable"), now.avoidable_tokens, before.avoidable_tokens),
+    )
+    return (
+        total,
+        *(
+            _share_tile(key, label, part, now.input_tokens, earlier, before.input_tokens)
+            for key, label, part, earlier in parts
+        ),
+    )
+
+
+def _share_tile(
+    key: str, label: str, part: float | None, whole: float | None, earlier: float | None, earlier_whole: float | None
+) -> Tile:
+    share, share_before = ratio(part, whole), ratio(earlier, earlier_whole)
+    tokens = formats.count(part, "tok")
+    return Tile(
+        key,
+        label,
+        formats.share(share),
+        formats.share(share_before),
+        formats.change_in_points(share, share_before),
+        "" if tokens.is_missing else str(tokens),
+    )
+
+
+def _shares(origin: TokenOrigin, _: Gettext) -> tuple[Share, ...]:
+    """The bar's segments; recomputed is split into what could and what could not be avoided."""
+    total = origin.input_tokens
+    avoidable = origin.avoidable_tokens or 0
+    parts = (
+        ("vram", _("VRAM hit"), origin.vram_tokens),
+        ("host", _("Host hit"), origin.host_tokens),
+        ("avoidable", _("Avoidable"), avoidable),
+        (
+            "recomputed",
+            _("Recomputed"),
+            None if origin.recomputed_tokens is None else origin.recomputed_tokens - avoidable,
+        ),
+    )
+    segments: list[Share] = []
+    start = 0.0
+    for key, label, part in parts:
+        width = (ratio(part, total) or 0.0) * 100
+        if width > 0:
+            segments.append(Share(key, f"{label} {formats.share(width / 100)}", round(start, 3), round(width, 3)))
+        start += width
+    return tuple(segments)
+
+
+def _origin_reason(origin: TokenOrigin, _: Gettext) -> str:
+    if origin.input_tokens and origin.complete:
+        return ""
+    return words.reason(origin.reason, _)
+
+
+def _engine_line(engine: EngineStatus, numbers: EngineNumbers | None, now: float, _: Gettext) -> EngineLine:
+    is_alive = engine.state in ALIVE
+    shown = numbers if numbers and is_alive else EngineNumbers()
+    version = engine.running_version if engine.running_version is not None else engine.wanted_version
+    return EngineLine(
+        name=engine.name,
+        href=_engine_href(engine.name),
+        fleet=engine.fleet,
+        badge=words.state_badge(engine.state, _),
+        since=engine.since,
+        cause=engine.cause,
+        profile=f"{engine.wanted_profile} v{version}",
+        profile_href=f"/profiles/{quote(engine.wanted_profile)}?version={version}",
+        uptime=formats.duration(now - engine.started_at if engine.started_at and is_alive else None),
+        kv=formats.share(shown.kv_usage),
+        running=formats.count(shown.running),
+        waiting=formats.count(shown.waiting),
+        ttft=formats.duration(shown.ttft_p50_seconds),
+        stale=words.reason(shown.stale_reason, _),
+    )
+
+
+def _fleet_choices(facts: OverviewFacts, _: Gettext) -> tuple[Choice, ...]:
+    names = sorted({engine.fleet for engine in facts.engines})
+    if len(names) < 2:
+        return ()
+    everything = Choice("", _("All fleets"), _href(facts.window, ""), facts.fleet == "")
+    return (everything, *(Choice(name, name, _href(facts.window, name), name == facts.fleet) for name in names))
+
+
+def _troubled(engines: Sequence[EngineStatus]) -> str:
+    """The engine a sentence about trouble leads to: the first that does not serve."""
+    for engine in engines:
+        if not engine.serves:
+            return engine.name
+    return engines[0].name if engines else ""
+
+
+def _engine_href(name: str) -> str:
+    return f"/engines/{quote(name)}" if name else ""
+
+
+def _href(window: str, fleet: str) -> str:
+    query = {"window": window} | ({"fleet": fleet} if fleet else {})
+    return f"/?{urlencode(query)}"

@@ -1,0 +1,206 @@
+"""What the deck says: states, sentences and advice, in the reader's language. Pure.
+
+Services tell codes and numbers; every word of the pages that depends on them is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.derive.headline import Headline
+from app.supervisor.states import EngineState
+from app.web import formats
+from app.web.contexts import Sentence, StateBadge
+from app.web.i18n import Gettext, Language
+
+
+def state_badge(state: EngineState, _: Gettext) -> StateBadge:
+    """An engine's state as word and tone."""
+    match state:
+        case EngineState.READY:
+            return StateBadge(state.value, _("ready"), "good")
+        case EngineState.STARTING:
+            return StateBadge(state.value, _("starting"), "working")
+        case EngineState.DRAINING:
+            return StateBadge(state.value, _("draining"), "working")
+        case EngineState.STOPPING:
+            return StateBadge(state.value, _("stopping"), "working")
+        case EngineState.STALLED:
+            return StateBadge(state.value, _("stalled"), "warning")
+        case EngineState.BACKOFF:
+            return StateBadge(state.value, _("backoff"), "warning")
+        case EngineState.FAILED:
+            return StateBadge(state.value, _("failed"), "failed")
+        case EngineState.STOPPED:
+            return StateBadge(state.value, _("stopped"), "off")
+
+
+def advice(error_code: str | None, _: Gettext) -> str:
+    """What to do about an engine that did not start, beside the supervisor's own sentence."""
+    texts = {
+        "model_not_found": _("Set TIERDECK_MODEL to a model directory or a hub name that exists, then start again."),
+        "port_in_use": _("Stop what listens on the port, or set TIERDECK_ENGINE_PORT to a free one, then start again."),
+        "config_rejected": _("Correct the profile, save it as a new version and apply that."),
+        "out_of_memory": _("Lower the host tier, the KV cache or the maximum length in the profile, then start again."),
+        "start_timeout": _(
+            "Read the log's last lines. If the model is only large, raise TIERDECK_START_TIMEOUT_SECONDS."
+        ),
+        "crashed": _("Read the log's last lines. The deck tries again by itself, with growing pauses."),
+    }
+    return texts.get(error_code or "", "")
+
+
+def reason(code: str | None, _: Gettext) -> str:
+    """Why a number is missing or not whole."""
+    texts = {
+        "no_engine": _("There is no engine."),
+        "no_requests_yet": _("No requests yet."),
+        "idle": _("No requests in this window."),
+        "no_data": _("No data."),
+        "scrape_failed": _("The engine's numbers cannot be read."),
+        "not_running": _("The engine does not run."),
+        "window_starts_before_data": _("Recording began inside this window."),
+        "missing_metric": _("The engine does not tell this."),
+    }
+    if not code:
+        return ""
+    return texts.get(code, code if " " in code else _("No data (%(code)s).") % {"code": code})
+
+
+def sentence(headline: Headline, language: Language, engine_href: str) -> Sentence:
+    """The overview's one sentence."""
+    _ = language.gettext
+    values = _Values(headline.values)
+    log = (_("Open the engine"), engine_href)
+    match headline.code:
+        case "no_engine":
+            return Sentence("empty", _("No engine is set up."), _("Set TIERDECK_MODEL and start the deck again."))
+        case "starting":
+            detail = _("Requests wait at the door and are served as soon as it is ready.")
+            return Sentence("idle", _("The engine is starting."), _join(values.text("cause"), detail), *log)
+        case "stopped":
+            return Sentence("idle", _("No engine runs."), _("Start one to serve requests."), *log)
+        case "stalled":
+            text = _("The engine is stalled: requests wait and no token comes out.")
+            return Sentence("failed", text, values.text("cause"), *log)
+        case "down":
+            return _down(values, _, log)
+        case "empty":
+            detail = _(
+                "Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds."
+            )
+            return Sentence("empty", _("Ready. No requests yet."), detail)
+        case "no_data":
+            return Sentence("empty", _("No data yet."), reason(values.text("reason"), _))
+        case "idle":
+            return _idle(values, _)
+    return _with_traffic(headline, values, language)
+
+
+def _down(values: _Values, _: Gettext, log: tuple[str, str]) -> Sentence:
+    if values.text("reason") == "scrape_failed":
+        text = _("No data: the engine's numbers cannot be read.")
+        return Sentence("failed", text, values.text("cause"), *log)
+    return Sentence("failed", _("No engine serves requests."), values.text("cause"), *log)
+
+
+def _idle(values: _Values, _: Gettext) -> Sentence:
+    share = formats.share(values.number("last_cached_share"))
+    text = _("Idle: no requests in this window.")
+    if share.is_missing:
+        return Sentence("idle", text)
+    return Sentence(
+        "idle", text, _("When requests last came, %(share)s of input tokens came from cache.") % {"share": share}
+    )
+
+
+def _with_traffic(headline: Headline, values: _Values, language: Language) -> Sentence:
+    _ = language.gettext
+    cached = formats.share(values.number("cached_share"))
+    parts = _("VRAM %(vram)s, host memory %(host)s.") % {
+        "vram": formats.share(values.number("vram_share")),
+        "host": formats.share(values.number("host_share")),
+    }
+    match headline.code:
+        case "works":
+            text = _("The cache works: %(share)s of input tokens came from cache.") % {"share": cached}
+            return Sentence("good", text, parts)
+        case "cold":
+            text = _("The cache hardly helps: %(share)s of input tokens came from cache.") % {"share": cached}
+            return Sentence("warning", text, _("Most input is new to the engine, or was evicted before it came back."))
+        case "state_slots_full":
+            text = _("State slots give out: %(used)s of %(total)s used, %(rate)s evictions/min.") % {
+                "used": formats.count(values.number("state_used")),
+                "total": formats.count(values.number("state_total")),
+                "rate": formats.count(values.number("evictions_per_minute")),
+            }
+            detail = _(
+                "%(tokens)s were recomputed although host memory held them. A lower reference length keeps more states."
+            )
+            tokens = formats.count(values.number("avoidable_tokens"), "tok")
+            return Sentence("warning", text, detail % {"tokens": tokens}, _("Change the profile"), "/profiles")
+        case "write_only_tier":
+            text = _("The host tier is only written: %(stored)s stored, nothing ever came back.") % {
+                "stored": formats.size(values.number("stored_bytes"))
+            }
+            detail = _("Block size and cache type of the profile may keep blocks from being found again.")
+            return Sentence("warning", text, detail, _("Check the profile"), "/profiles")
+    return Sentence("warning", headline.code.replace("_", " "), parts)
+
+
+def rollout_label(state: str, _: Gettext) -> tuple[str, str]:
+    """A rollout's state as tone and words."""
+    texts = {
+        "running": ("working", _("running")),
+        "done": ("good", _("done")),
+        "rolled_back": ("warning", _("rolled back")),
+        "failed": ("failed", _("failed")),
+        "cancelled": ("off", _("cancelled")),
+    }
+    return texts.get(state, ("off", state))
+
+
+def delivery_label(state: str, _: Gettext) -> tuple[str, str]:
+    """A delivery's state as tone and words."""
+    texts = {
+        "pending": ("working", _("waiting")),
+        "sending": ("working", _("sending")),
+        "delivered": ("good", _("delivered")),
+        "failed": ("failed", _("failed")),
+    }
+    return texts.get(state, ("off", state))
+
+
+def alert_badge(state: str, _: Gettext) -> StateBadge:
+    """An alert's state as word and tone."""
+    match state:
+        case "firing":
+            return StateBadge(state, _("firing"), "failed")
+        case "pending":
+            return StateBadge(state, _("about to fire"), "warning")
+        case "ok":
+            return StateBadge(state, _("ok"), "good")
+        case "idle":
+            return StateBadge(state, _("idle"), "off")
+        case "test":
+            return StateBadge(state, _("test"), "off")
+    return StateBadge(state, _("no data"), "off")
+
+
+class _Values:
+    """A headline's values, read with their types."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def number(self, name: str) -> float | None:
+        value = self._values.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def text(self, name: str) -> str:
+        return str(self._values.get(name) or "")
+
+
+def _join(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)

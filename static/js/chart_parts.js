@@ -1,0 +1,42 @@
+// Words and tables of the charts.
+
+import { clock, inUnit } from "./format.js";
+import { t } from "./messages.js";
+
+/** Why there is nothing to draw, and what will appear. */
+export function reasonText(reason) {
+  const texts = {
+    no_engine: t("There is no engine."),
+    starting: t("The engine is starting; numbers come when it is ready."),
+    not_running: t("The engine does not run."),
+    scrape_failed: t("The engine's numbers cannot be read."),
+    missing_metric: t("The engine does not tell this. With the host tier's connector in its profile, it does."),
+    no_requests: t("No requests in this window."),
+    no_requests_yet: t("No requests yet."),
+    no_data: t("No data in this window."),
+  };
+  return texts[reason] ?? t("No data (%(code)s).", { code: reason });
+}
+
+/** The same numbers as a table, newest first. */
+export function tableOf(data) {
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const [index, label] of [t("Time"), ...data.lines.map((line) => t(line.label))].entries()) {
+    const cell = Object.assign(document.createElement("th"), { scope: "col", textContent: label });
+    if (index) cell.className = "right";
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (let row = data.at.length - 1; row >= 0; row--) {
+    if (data.lines.every((line) => line.values[row] === null)) continue;
+    const line = body.insertRow();
+    line.insertCell().textContent = clock(data.at[row], data.window_seconds > 86400);
+    for (const { unit, values } of data.lines) {
+      const cell = line.insertCell();
+      cell.className = "right";
+      cell.textContent = inUnit(values[row], unit);
+    }
+  }
+  return table;
+}

@@ -1,0 +1,15 @@
+// Entry of every page.
+
+import { installActions } from "./actions.js";
+import { installLine, protectReaders } from "./live.js";
+import { keepTimes } from "./times.js";
+
+installLine();
+protectReaders();
+keepTimes();
+installActions();
+
+if (document.querySelector("[data-chart]")) import("./charts.js").then((module) => module.start());
+if (document.querySelector("[data-log]")) import("./log.js").then((module) => module.start());
+if (document.querySelector("[data-editor]")) import("./editor.js").then((module) => module.start());
+if (document.getElementById("swagger-ui")) import("./docs.js").then((module) => module.start());

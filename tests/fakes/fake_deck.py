@@ -1,0 +1,421 @@
+"""A deck without engines: real pages, database, profiles, rollouts and alerts; engines and charts are played.
+
+For the pages' states that a real run cannot easily show (empty, idle, stale, down, a start at 40 %), and
+for screenshots: `python -m tests.fakes.fake_deck --scenario busy --port 8790`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.alerts.delivery import DeliveryLoop
+from app.background import Loops
+from app.config import Settings
+from app.deck import Deck
+from app.derive.headline import Headline
+from app.derive.lines import KINDS
+from app.errors import InvalidInput, NotFound
+from app.events import Event, Events
+from app.services.alerts import Alerts
+from app.services.charts import Chart, ChartLine, ChartMark, EngineNumbers, SlotUse, TokenOrigin
+from app.services.profiles import Draft, Profiles
+from app.services.rollouts import Rollouts
+from app.services.signin import SignIn
+from app.store.database import Database
+from app.store.models import EngineRow
+from app.store.queries import fleets
+from app.supervisor.loglines import LogBatch, LogLine
+from app.supervisor.states import EngineState
+from app.supervisor.status import EngineStatus, Transition
+from app.web.application import build_application
+
+TOKEN = "let-me-in"
+SCENARIOS = ("busy", "pressed", "empty", "idle", "starting", "down", "none")
+CONFIG = """{
+  "kv_connector": "OffloadingConnector",
+  "kv_role": "kv_both",
+  "kv_connector_extra_config": {
+    "spec_name": "TieringOffloadingSpec",
+    "cpu_bytes_to_use": 68719476736,
+    "eviction_policy": "lru",
+    "demote_superseded_states": true,
+    "mamba_state_slots_reference_tokens": 262144
+  }
+}"""
+FLAGS = '{\n  "max-model-len": 262144,\n  "gpu-memory-utilization": 0.92,\n  "enable-prefix-caching": true\n}'
+
+HEADLINES = {
+    "busy": Headline("good", "works", {"cached_share": 0.925, "vram_share": 0.865, "host_share": 0.06}),
+    "pressed": Headline(
+        "warning",
+        "state_slots_full",
+        {"state_used": 29, "state_total": 30, "evictions_per_minute": 14.2, "avoidable_tokens": 783_000},
+    ),
+    "empty": Headline("empty", "empty"),
+    "idle": Headline("idle", "idle", {"last_at": 0, "last_cached_share": 0.63}),
+    "starting": Headline("idle", "starting", {"cause": "Started by the deck."}),
+    "down": Headline("down", "down", {"reason": "not_running", "cause": "The model path /models/qwen does not exist."}),
+    "none": Headline("empty", "no_engine"),
+}
+EMPTY_REASONS = {
+    "empty": "no_requests_yet",
+    "idle": "idle",
+    "starting": "starting",
+    "down": "not_running",
+    "none": "no_engine",
+}
+STATES = {"starting": EngineState.STARTING, "down": EngineState.FAILED}
+CAUSES = {
+    "starting": "Started by the deck.",
+    "down": "The model path /models/qwen does not exist.",
+}
+
+
+class FakeEngines:
+    """Engines that move when told to, at once or in steps of `step_seconds`."""
+
+    def __init__(self, events: Events, scenario: str, step_seconds: float = 0.0) -> None:
+        self.in_flight = lambda _name: 0
+        self._events = events
+        self._step_seconds = step_seconds
+        self._change = asyncio.Event()
+        self._log = _log_lines()
+        self._tasks: set[asyncio.Task[None]] = set()
+        names = () if scenario == "none" else ("main-1", "main-2") if scenario in {"busy", "pressed"} else ("main-1",)
+        state, cause = STATES.get(scenario, EngineState.READY), CAUSES.get(scenario, "Answered its health check.")
+        self._statuses = {name: _status(name, 8710 + place, state, cause) for place, name in enumerate(names)}
+        self._past = {name: _past(state, cause) for name in names}
+        if scenario == "starting":
+            self.set("main-1", phase="Loading the weights", progress=0.42)
+        if scenario == "down":
+            self.set("main-1", error_code="model_not_found", pid=None, started_at=None, running_version=None)
+        if scenario == "busy":
+            self.set("main-2", running_version=3)
+
+    def set(self, name: str, **changes: Any) -> None:
+        """Change a status and tell everyone."""
+        old = self._statuses[name]
+        new = replace(old, **changes)
+        if new.state is not old.state:
+            new = replace(new, since=time.time())
+            self._past[name].insert(0, Transition(time.time(), old.state, new.state, new.cause, {}))
+        self._statuses[name] = new
+        self._change.set()
+        self._change = asyncio.Event()
+        self._events.publish(Event("engine", name, new.as_json()))
+
+    def write(self, text: str, level: str = "info") -> None:
+        """A line more in every log."""
+        self._log.append(LogLine(self._log[-1].number + len(text) + 1, time.time(), level, text))
+
+    def statuses(self, fleet: str | None = None) -> list[EngineStatus]:
+        return [status for status in self._statuses.values() if fleet in (None, status.fleet)]
+
+    def status(self, name: str) -> EngineStatus:
+        if name not in self._statuses:
+            raise NotFound(f"There is no engine named {name!r}.", path="name")
+        return self._statuses[name]
+
+    async def start(self, name: str) -> EngineStatus:
+        self._go(name, (EngineState.STARTING, EngineState.READY))
+        return self.status(name)
+
+    async def stop(self, name: str, *, now: bool = False) -> EngineStatus:
+        self._go(name, (EngineState.STOPPING, EngineState.STOPPED))
+        return self.status(name)
+
+    async def restart(self, name: str) -> EngineStatus:
+        self._go(name, (EngineState.STOPPING, EngineState.STOPPED, EngineState.STARTING, EngineState.READY))
+        return self.status(name)
+
+    async def drain(self, name: str) -> EngineStatus:
+        self._go(name, (EngineState.DRAINING,))
+        return self.status(name)
+
+    async def apply_version(self, name: str, version_id: int) -> None:
+        self.set(name, wanted_version=version_id, running_version=version_id)
+
+    async def changed(self) -> None:
+        await self._change.wait()
+
+    async def wait_for(self, name: str, states: frozenset[EngineState], timeout_seconds: float | None) -> EngineStatus:
+        async with asyncio.timeout(timeout_seconds):
+            while (status := self.status(name)).state not in states:
+                await self.changed()
+        return status
+
+    async def transitions(self, name: str, limit: int = 50) -> list[Transition]:
+        return self._past[self.status(name).name][:limit]
+
+    def shell_command(self, name: str) -> str:
+        return f"python -m vllm.entrypoints.openai.api_server --port {self.status(name).port}"
+
+    def log_tail(self, name: str, lines: int = 500, search: str = "", level: str = "") -> list[LogLine]:
+        return [line for line in self._log if search in line.text and level in {"", line.level}][-lines:]
+
+    async def follow_log(self, name: str, after: int) -> AsyncIterator[LogBatch]:
+        while True:
+            new = tuple(line for line in self._log if line.number > after)
+            if new:
+                after = new[-1].number
+                yield LogBatch(new, 0)
+            await asyncio.sleep(0.1)
+
+    def _go(self, name: str, states: tuple[EngineState, ...]) -> None:
+        first, *rest = states
+        self._arrive(name, first)
+        task = asyncio.get_running_loop().create_task(self._walk(name, rest))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _walk(self, name: str, states: list[EngineState]) -> None:
+        for state in states:
+            await asyncio.sleep(self._step_seconds)
+            self._arrive(name, state)
+
+    def _arrive(self, name: str, state: EngineState) -> None:
+        is_starting = state is EngineState.STARTING
+        self.set(
+            name,
+            state=state,
+            cause=f"Asked for: {state.value}.",
+            phase="Loading the weights" if is_starting else None,
+            progress=0.4 if is_starting else None,
+        )
+
+
+class FakeCharts:
+    """Numbers of the field report, for one scenario. `shift` moves them, as new samples would."""
+
+    def __init__(self, scenario: str) -> None:
+        self.scenario = scenario
+        self.shift = 0.0
+
+    @property
+    def has_traffic(self) -> bool:
+        return self.scenario in {"busy", "pressed"}
+
+    async def token_origin(self, window_seconds: float, now: float, fleet: str | None = None) -> TokenOrigin:
+        frame = (window_seconds, now - window_seconds, now)
+        if not self.has_traffic:
+            idle = 0.0 if self.scenario == "idle" else None
+            return TokenOrigin(*frame, idle, idle, idle, idle, None, False, EMPTY_REASONS[self.scenario])
+        is_past = now < time.time() - 60
+        total = 38.4e6 if is_past else 41.2e6 + self.shift
+        shares = (0.859, 0.047, 0.094, 0.031) if is_past else (0.865, 0.060, 0.075, 0.019)
+        vram, host, recomputed, avoidable = (total * share for share in shares)
+        return TokenOrigin(*frame, vram + host + recomputed, vram, host, recomputed, avoidable, True, None)
+
+    async def chart(self, chart: str, window_seconds: float, now: float, fleet: str | None = None) -> Chart:
+        if chart not in KINDS:
+            raise InvalidInput(f"There is no chart '{chart}'.", path="chart")
+        kind, step = KINDS[chart], window_seconds / 150
+        at = [now - window_seconds + step * (place + 1) for place in range(150)]
+        lines = _lines(chart, len(at)) if self.has_traffic else []
+        marks = [ChartMark(now - window_seconds * 0.42, "restart", "main-1 restarted")] if lines else []
+        reason = None if lines else EMPTY_REASONS[self.scenario]
+        frame = (window_seconds, step, now - window_seconds, now)
+        return Chart(chart, kind.title, kind.unit, *frame, at, lines, marks, reason)
+
+    async def slots(self, now: float, fleet: str | None = None) -> SlotUse:
+        return SlotUse(3410, 6400, 29, 30, {"state": {"lru": 70.0}})
+
+    async def headline(self, window_seconds: float, now: float, fleet: str | None = None) -> Headline:
+        return HEADLINES[self.scenario]
+
+    async def latest(self, engine: str, now: float) -> EngineNumbers:
+        if self.has_traffic:
+            return EngineNumbers(now, 4, 2 + self.shift, 0.832, 5.71, 0.4, 12)
+        if self.scenario in {"empty", "idle"}:
+            return EngineNumbers(now, 0, 0, 0.0)
+        return EngineNumbers(stale_reason=EMPTY_REASONS[self.scenario])
+
+
+class FakeDoor:
+    """A door with three requests open."""
+
+    waiting = 0
+
+    def in_flight(self, engine: str) -> int:
+        return 3
+
+
+def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, port: int = 0) -> FastAPI:
+    """The application; its deck is on `app.state.deck`."""
+    settings = Settings(data_dir=data_dir, admin_token=TOKEN, port=port)
+    database, events = Database(settings.resolved_database_url), Events()
+    engines = FakeEngines(events, scenario, step_seconds)
+    delivery = DeliveryLoop(database, events)
+    profiles = Profiles(database, events)
+    deck = Deck(
+        settings=settings,
+        database=database,
+        events=events,
+        signin=SignIn(settings),
+        engines=cast(Any, engines),
+        profiles=profiles,
+        rollouts=Rollouts(database, events, cast(Any, engines), profiles),
+        charts=cast(Any, FakeCharts(scenario)),
+        alerts=Alerts(database, events, delivery),
+        door=cast(Any, FakeDoor()),
+        scrape_loop=cast(Any, None),
+        alert_loop=cast(Any, None),
+        delivery_loop=delivery,
+        retention_loop=cast(Any, None),
+        loops=Loops(),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await database.migrate()
+        await _seed(deck, scenario)
+        await deck.signin.open()
+        await deck.alerts.open()
+        deck.loops.start("delivery", delivery.run)
+        yield
+        await deck.rollouts.close()
+        await deck.loops.close()
+        await database.close()
+
+    return build_application(deck, lifespan)
+
+
+async def _seed(deck: Deck, scenario: str) -> None:
+    async with deck.database.begin() as session:
+        first = fleets.FirstFleet(
+            fleet="main",
+            engine="main-1",
+            model="/models/qwen",
+            served_model_name="qwen",
+            interpreter="python",
+            port=8710,
+            profile="agents",
+            comment="Made on the first run.",
+            kv_transfer_config={},
+            flags={"max-model-len": 262144},
+        )
+        if scenario == "none" or not await fleets.seed(session, first, time.time() - 90_000):
+            return
+    await deck.profiles.save("agents", Draft(CONFIG, FLAGS), "admin", "A host tier of 64 GiB.")
+    await deck.profiles.save(
+        "agents",
+        Draft(CONFIG.replace("262144", "65536"), FLAGS),
+        "admin",
+        "Short sub-sessions: lower reference length.",
+    )
+    async with deck.database.begin() as session:
+        engine = await session.get_one(EngineRow, 1)
+        engine.running_version_id = 3 if scenario in {"busy", "pressed"} else None
+
+
+def _status(name: str, port: int, state: EngineState, cause: str) -> EngineStatus:
+    now = time.time()
+    return EngineStatus(
+        name=name,
+        fleet="main",
+        model="/models/qwen",
+        state=state,
+        since=now - 97_400,
+        cause=cause,
+        base_url=f"http://127.0.0.1:{port}",
+        port=port,
+        pid=4711 + port,
+        started_at=now - 97_420,
+        wanted_profile="agents",
+        wanted_version=3,
+        running_version=3,
+        phase=None,
+        progress=None,
+        restarts=0,
+        next_try_at=None,
+        leftover_processes=0,
+        error_code=None,
+    )
+
+
+def _past(state: EngineState, cause: str) -> list[Transition]:
+    now = time.time()
+    return [
+        Transition(now - 97_400, EngineState.STARTING, state, cause, {}),
+        Transition(now - 97_420, EngineState.STOPPED, EngineState.STARTING, "Started by the deck.", {}),
+        Transition(now - 97_425, EngineState.STOPPING, EngineState.STOPPED, "All 3 processes are gone.", {}),
+        Transition(now - 97_440, EngineState.READY, EngineState.STOPPING, "Asked for by admin.", {}),
+    ]
+
+
+def _lines(chart: str, count: int) -> list[ChartLine]:
+    wave = random.Random(chart)
+    noise = [wave.uniform(-1, 1) for _ in range(count)]
+    ramp = [math.sin(place / count * 6) for place in range(count)]
+
+    def line(key: str, label: str, unit: str, base: float, swing: float, grain: float) -> ChartLine:
+        values = [max(0.0, base + swing * r + grain * n) for r, n in zip(ramp, noise, strict=True)]
+        return ChartLine(key, label, unit, [None if 84 <= place < 90 else v for place, v in enumerate(values)])
+
+    if chart == "token-origin":
+        host = line("host", "Host hit", "share", 0.06, 0.02, 0.01)
+        avoidable = line("avoidable", "Avoidable recompute", "share", 0.02, 0.01, 0.008)
+        recomputed = line("recomputed", "Other recompute", "share", 0.06, 0.02, 0.02)
+        rest = zip(host.values, avoidable.values, recomputed.values, strict=True)
+        vram = [None if h is None else 1 - h - (a or 0) - (r or 0) for h, a, r in rest]
+        return [ChartLine("vram", "VRAM hit", "share", vram), host, avoidable, recomputed]
+    if chart == "slots":
+        return [
+            line("token-slots", "Token slots used", "share", 0.55, 0.1, 0.01),
+            line("state-slots", "State slots used", "share", 0.9, 0.06, 0.02),
+        ]
+    if chart == "ttft":
+        levels = (("p50", 0.9, 0.2, 0.1), ("p90", 5.7, 1, 0.6), ("p99", 14, 3, 2))
+        return [line(key, key, "seconds", *numbers) for key, *numbers in levels]
+    if chart == "load":
+        whole = [
+            line("running", "Running", "requests", 6, 3, 2),
+            line("waiting", "Waiting", "requests", 1, 1.5, 1),
+            line("preemptions", "Preemptions", "per minute", 0.1, 0.1, 0.3),
+        ]
+        return [replace(one, values=[None if v is None else float(round(v)) for v in one.values]) for one in whole]
+    return [
+        line("kv", "KV cache in VRAM", "share", 0.83, 0.1, 0.03),
+        line("host", "Host tier", "share", 0.6, 0.2, 0.01),
+    ]
+
+
+def _log_lines() -> list[LogLine]:
+    texts = (
+        ("info", "Initializing a V1 LLM engine (v0.32.0) with config: model='/models/qwen'"),
+        ("info", "Loading weights took 38.20 seconds"),
+        ("warning", "Prefix caching is experimental for models with linear attention layers."),
+        ("info", "GPU KV cache size: 1,003,520 tokens"),
+        ("error", "<script>alert('not run')</script> in a log line is text"),
+        ("info", "Application startup complete."),
+    )
+    start = time.time() - 90
+    return [LogLine(100 * place + 1, start + place, level, text) for place, (level, text) in enumerate(texts)]
+
+
+def main() -> None:
+    """Serve one scenario until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--scenario", choices=SCENARIOS, default="busy")
+    parser.add_argument("--port", type=int, default=8790)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        application = build(Path(directory), options.scenario, step_seconds=2.0)
+        uvicorn.run(application, port=options.port, timeout_graceful_shutdown=1)
+
+
+if __name__ == "__main__":
+    main()
