@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from app.errors import InvalidInput
 
+URL_LIMIT = 2048
 TAIL_LENGTH = 4
 SHORTEST_WITH_TAIL = 16
 """Below this length of path and query, four characters would be too much of it."""
@@ -26,8 +27,10 @@ def check_url(url: str) -> str:
         raise _wrong_url("The address must begin with http:// or https:// and name a host.")
     if has_login:
         raise _wrong_url("The address must not carry a user name or password.")
-    if any(character.isspace() or ord(character) < 0x21 for character in address):
-        raise _wrong_url("The address must not contain spaces or line breaks.")
+    if " " in address or not address.isprintable():
+        raise _wrong_url("The address must not contain spaces, line breaks or other unprintable characters.")
+    if len(address) > URL_LIMIT:
+        raise _wrong_url(f"The address must not be longer than {URL_LIMIT} characters.")
     return address
 
 

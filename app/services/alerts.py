@@ -308,8 +308,8 @@ def _fill(row: WebhookRow, draft: WebhookDraft) -> None:
 
 
 def _secret(secret: str | None) -> str | None:
-    if secret is not None and len(secret) > SECRET_LIMIT:
-        raise InvalidInput(f"A secret has at most {SECRET_LIMIT} characters.", path="secret")
+    if secret is not None and (len(secret) > SECRET_LIMIT or not secret.isprintable()):
+        raise InvalidInput(f"Write a secret of at most {SECRET_LIMIT} printable characters.", path="secret")
     return secret or None
 
 
