@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.script import ScriptDirectory
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.store.database import Database, alembic_config, upgrade
 from app.store.models import Base
+from tests.databases import kinds, postgres_url
+
+__all__ = ["postgres_url"]
 
 VERSION_TABLE = "alembic_version"
 REVISIONS = [
@@ -20,28 +27,52 @@ REVISIONS = [
 ]
 
 Rows = dict[str, list[dict[str, Any]]]
+Result = TypeVar("Result")
 
 
-def _urls(tmp_path: Path) -> tuple[str, sa.Engine]:
-    """The address the migrations get, and a plain engine on the same file to look inside."""
-    file = tmp_path / "deck.db"
-    return f"sqlite+aiosqlite:///{file}", sa.create_engine(f"sqlite:///{file}")
+@pytest.fixture(params=kinds())
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind that is installed."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path / 'deck.db'}"
+    server: str = request.getfixturevalue("postgres_url")
+    name = f"migrations_{uuid.uuid4().hex}"
+    _inside(
+        server,
+        lambda connection: connection.execute(sa.text(f"CREATE DATABASE {name}")),
+        outside_transaction=True,
+    )
+    return f"{server.rpartition('/')[0]}/{name}"
 
 
-def _reflect(engine: sa.Engine) -> sa.MetaData:
+def _inside(
+    url: str, look: Callable[[sa.Connection], Result], *, outside_transaction: bool = False
+) -> Result:
+    """What `look` finds or does on a connection of its own."""
+
+    async def run() -> Result:
+        options = {"isolation_level": "AUTOCOMMIT"} if outside_transaction else {}
+        engine = create_async_engine(url, **options)
+        async with engine.begin() as connection:
+            result = await connection.run_sync(look)
+        await engine.dispose()
+        return result
+
+    return asyncio.run(run())
+
+
+def _reflect(connection: sa.Connection) -> sa.MetaData:
     metadata = sa.MetaData()
-    metadata.reflect(engine)
+    metadata.reflect(connection)
     metadata.remove(metadata.tables[VERSION_TABLE])
     return metadata
 
 
-def _fill(engine: sa.Engine) -> Rows:
+def _fill(connection: sa.Connection) -> Rows:
     """One row in every table, every column set; parents first."""
-    metadata = _reflect(engine)
-    with engine.begin() as connection:
-        for table in metadata.sorted_tables:
-            connection.execute(table.insert().values({column.name: _value(column) for column in table.columns}))
-    return _read(engine)
+    for table in _reflect(connection).sorted_tables:
+        connection.execute(table.insert().values({column.name: _value(column) for column in table.columns}))
+    return _read(connection)
 
 
 def _value(column: sa.Column[Any]) -> Any:
@@ -59,25 +90,21 @@ def _value(column: sa.Column[Any]) -> Any:
     raise AssertionError(f"no value known for {column.table.name}.{column.name} of type {column.type!r}")
 
 
-def _read(engine: sa.Engine) -> Rows:
-    metadata = _reflect(engine)
-    with engine.connect() as connection:
-        return {
-            table.name: [dict(row) for row in connection.execute(table.select()).mappings()]
-            for table in metadata.sorted_tables
-        }
+def _read(connection: sa.Connection) -> Rows:
+    return {
+        table.name: [dict(row) for row in connection.execute(table.select()).mappings()]
+        for table in _reflect(connection).sorted_tables
+    }
 
 
-def test_empty_database_comes_to_the_models_tables(tmp_path: Path) -> None:
+def test_empty_database_comes_to_the_models_tables(url: str) -> None:
     """From nothing to the newest revision gives exactly the tables the code knows."""
-    url, engine = _urls(tmp_path)
     upgrade(url)
-    assert set(_reflect(engine).tables) == set(Base.metadata.tables)
+    assert _inside(url, lambda connection: set(_reflect(connection).tables)) == set(Base.metadata.tables)
 
 
-def test_models_and_migrations_agree(tmp_path: Path) -> None:
+def test_models_and_migrations_agree(url: str) -> None:
     """A changed model without a migration fails here, not on an operator's box."""
-    url, _ = _urls(tmp_path)
     upgrade(url)
     command.check(alembic_config(url))
 
@@ -88,27 +115,25 @@ def test_there_is_one_line_of_migrations() -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_rows_outlive_every_later_migration(tmp_path: Path, revision: str) -> None:
+def test_rows_outlive_every_later_migration(url: str, revision: str) -> None:
     """A deck upgraded from any earlier release finds every row and value it had."""
-    url, engine = _urls(tmp_path)
     upgrade(url, revision)
-    before = _fill(engine)
+    before = _inside(url, _fill)
     assert before
     upgrade(url)
-    after = _read(engine)
+    after = _inside(url, _read)
     for table, [row] in before.items():
         [kept] = after[table]
         surviving = row.keys() & kept.keys()
         assert {name: kept[name] for name in surviving} == {name: row[name] for name in surviving}, table
 
 
-def test_migrating_again_changes_nothing(tmp_path: Path) -> None:
+def test_migrating_again_changes_nothing(url: str) -> None:
     """Every start of the deck migrates; nearly always there is nothing to do."""
-    url, engine = _urls(tmp_path)
     upgrade(url)
-    before = _fill(engine)
+    before = _inside(url, _fill)
     upgrade(url)
-    assert _read(engine) == before
+    assert _inside(url, _read) == before
 
 
 async def test_database_makes_its_folder_and_migrates(tmp_path: Path) -> None:
