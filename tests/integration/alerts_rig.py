@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from app.alerts.delivery import DeliveryLoop
 from app.alerts.loop import AlertLoop
 from app.alerts.sender import Sender
 from app.events import Events
 from app.services.alerts import Alerts, WebhookDraft, WebhookView
-from app.store.database import Database
+from app.store.database import Database, upgrade
 from app.store.models import EngineRow, FleetRow, ProfileRow, ProfileVersionRow, ScrapeRow
 
 T0 = 1_700_000_000.0
@@ -100,10 +103,20 @@ class Rig:
             await self.look(0.6)
 
 
+@cache
+def migrated() -> bytes:
+    """A database file with the newest schema; migrating takes longer than most of these tests."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "deck.db"
+        upgrade(f"sqlite+aiosqlite:///{path}")
+        return path.read_bytes()
+
+
 @asynccontextmanager
 async def opened_rig(directory: Path) -> AsyncIterator[Rig]:
-    database = Database(f"sqlite+aiosqlite:///{directory / 'deck.db'}")
-    await database.migrate()
+    path = directory / "deck.db"
+    path.write_bytes(await asyncio.to_thread(migrated))
+    database = Database(f"sqlite+aiosqlite:///{path}")
     await add_fleet(database)
     rig = Rig(database, Clock())
     await rig.alerts.open()
