@@ -33,7 +33,7 @@ def run(settings: Settings, minutes: float, seed: int, vram_tokens: int, json_ou
     if json_output:
         requests = [asdict(one) for one in show.played]
         closing = {**asdict(summary), "times_faster": summary.times_faster}
-        as_json({"summary": closing, "token_origin": origin, "requests": requests})
+        as_json({"seed": seed, "summary": closing, "token_origin": origin, "requests": requests})
     else:
         typer.echo(closing_words(summary, origin))
     if summary.failed or not summary.requests:
@@ -121,7 +121,7 @@ async def _play(settings: Settings, minutes: float, sizes: Sizes, seed: int, sho
             model = await player.model()
         except httpx.TransportError as error:
             raise not_reached(base_url(settings)) from error
-        show.say(f"Model {model.name}, about {model.characters_per_token:.1f} characters a token.")
+        show.say(f"Model {model.name}, about {model.characters_per_token:.1f} characters a token; seed {seed}.")
         await player.play(fitted(sizes, model), model, minutes * 60, show.report)
         await asyncio.sleep(SETTLE_SECONDS)
 

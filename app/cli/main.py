@@ -181,17 +181,21 @@ def plan(
 
 @app.command("demo-traffic")
 def demo_traffic(
-    minutes: Annotated[float, typer.Option(min=0.05, help="No step begins after this.")] = 2.5,
-    seed: Annotated[int, typer.Option(help="The same seed asks the same.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.05, help="No request begins after this.")] = 2.5,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed asks the same. Without it, nothing was seen before.")
+    ] = None,
     vram_tokens: Annotated[int, typer.Option(min=1000, help="Tokens that fit the engine's VRAM.")] = 54_000,
     json_output: Json = False,
 ) -> None:
     """Play the field report's pattern through the deck, so that every chart moves."""
+    import time
+
     from app.cli import demo
     from app.cli.output import told
 
     with told(json_output):
-        demo.run(_settings(), minutes, seed, vram_tokens, json_output)
+        demo.run(_settings(), minutes, int(time.time()) if seed is None else seed, vram_tokens, json_output)
 
 
 def _engine_act(verb: str, name: str | None, json_output: bool) -> None:

@@ -43,6 +43,18 @@ class Model:
     characters_per_token: float
 
 
+@dataclass(frozen=True)
+class Clock:
+    """The playing time."""
+
+    started: float
+    until_seconds: float
+
+    def is_over(self) -> bool:
+        """True when no further request may begin."""
+        return time.monotonic() - self.started >= self.until_seconds
+
+
 class Player:
     """Sends turns to a deck. The client carries base URL and credentials."""
 

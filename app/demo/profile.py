@@ -40,6 +40,8 @@ DEMO_FLAGS: Final[dict[str, Any]] = {
     "dtype": "bfloat16",
     # Compiling would take longer than the whole demo.
     "enforce-eager": True,
+    # Each answer says how many of its input tokens came from a cache.
+    "enable-prompt-tokens-details": True,
     # The three flags that a hybrid model needs for its states to be kept and found again.
     "enable-prefix-caching": True,
     "mamba-cache-mode": "align",
