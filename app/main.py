@@ -48,7 +48,7 @@ def _assemble(settings: Settings) -> Deck:
     engines = Engines(settings, database, events)
     profiles = Profiles(database, events)
     charts = Charts(database, engines)
-    delivery_loop = DeliveryLoop(database, events)
+    delivery_loop = DeliveryLoop(database, events, settings)
     return Deck(
         settings=settings,
         database=database,
@@ -61,7 +61,7 @@ def _assemble(settings: Settings) -> Deck:
         alerts=Alerts(database, events, delivery_loop),
         door=Door(settings, engines),
         scrape_loop=ScrapeLoop(settings, database, events, engines),
-        alert_loop=AlertLoop(database, events, charts),
+        alert_loop=AlertLoop(database, events, charts, scrape_interval_seconds=settings.scrape_interval_seconds),
         delivery_loop=delivery_loop,
         retention_loop=RetentionLoop(database),
         loops=Loops(),

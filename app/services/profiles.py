@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ class Profiles:
         self._database = database
         self._events = events
 
-    async def list(self) -> list[ProfileSummary]:
+    async def list(self) -> Sequence[ProfileSummary]:
         """Every profile, by name."""
         async with self._database.session() as session:
             rows = await queries.all_versions(session)
@@ -96,7 +96,7 @@ class Profiles:
             grouped.setdefault(profile.name, []).append(_view(profile, version, running))
         return [_summary(name, versions) for name, versions in grouped.items()]
 
-    async def versions(self, name: str) -> list[VersionView]:
+    async def versions(self, name: str) -> Sequence[VersionView]:
         """The versions of a profile, newest first. Raises NotFound."""
         async with self._database.session() as session:
             rows = await queries.versions_of(session, name)
@@ -158,7 +158,7 @@ class Profiles:
         self._events.publish(Event("profile", name, {"version": view.number}))
         return view
 
-    async def compare(self, name: str, old: int, new: int) -> list[Change]:
+    async def compare(self, name: str, old: int, new: int) -> Sequence[Change]:
         """Fields that differ between two versions of a profile. Raises NotFound."""
         before, after = await self.version(name, old), await self.version(name, new)
         return profile_text.changes(before.content, after.content)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import structlog
@@ -71,7 +72,7 @@ class Rollouts:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def list(self, limit: int = 50) -> list[RolloutView]:
+    async def list(self, limit: int = 50) -> Sequence[RolloutView]:
         """Rollouts, newest first."""
         async with self._database.session() as session:
             ids = await queries.newest_ids(session, limit)
@@ -177,9 +178,9 @@ class Rollouts:
             raise NotFound(f"There is no rollout {rollout_id}.", path="id")
         return row
 
-    async def _engine_names(self, fleet_id: int) -> list[str]:
+    async def _engine_names(self, fleet_id: int) -> Sequence[str]:
         async with self._database.session() as session:
-            return list(await fleets.engine_names(session, fleet_id))
+            return await fleets.engine_names(session, fleet_id)
 
     async def _step(self, rollout_id: int, step: str) -> None:
         async with self._database.begin() as session:

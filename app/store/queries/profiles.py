@@ -74,5 +74,6 @@ async def engines_by_running_version(session: AsyncSession) -> dict[int, tuple[s
     )
     found: dict[int, list[str]] = {}
     for version_id, name in rows:
-        found.setdefault(version_id, []).append(name)
+        if version_id is not None:
+            found.setdefault(version_id, []).append(name)
     return {version_id: tuple(names) for version_id, names in found.items()}
