@@ -1,0 +1,104 @@
+"""The commands against a running deck, as people and programs call them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_rig import Home, deck, home
+
+PROFILE = json.dumps(
+    {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 30},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """One deck for all of this module, its engine ready."""
+    place = home(tmp_path_factory.mktemp("deck"))
+    with deck(place) as running, running.client() as client:
+        assert client.get("/v1/models").status_code == 200
+        yield place
+
+
+def test_without_a_deck_every_command_says_so(tmp_path: Path) -> None:
+    """One sentence, exit status 1; as JSON in the deck's error shape."""
+    nowhere = home(tmp_path)
+    for arguments in (["status"], ["engine", "stop"], ["profile", "show"], ["demo-traffic"]):
+        done = nowhere.run(*arguments)
+        assert done.returncode == 1 and done.stdout == ""
+        assert done.stderr == f"No deck answers at {nowhere.url}. Start one with: tierdeck up\n"
+        document = json.loads(nowhere.run(*arguments, "--json").stdout)
+        assert document["error"]["code"] == "no_deck"
+
+
+def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
+    """No traceback: the variable and what is wrong with it."""
+    place = home(tmp_path)
+    place.environment["TIERDECK_PORT"] = "many"
+    done = place.run("status")
+    assert done.returncode == 1 and done.stderr.startswith("TIERDECK_PORT: ") and done.stderr.count("\n") == 1
+
+
+def test_status_shows_the_engine(at: Home) -> None:
+    """A line for people, the whole status for programs."""
+    (engine,) = at.answer("status")["engines"]
+    assert engine["state"] == "ready" and engine["port"] == at.engine_port
+    assert "ready since" in at.run("status").stdout
+
+
+def test_an_engine_is_stopped_started_and_restarted(at: Home) -> None:
+    """Its name is not needed while there is only one."""
+    name = at.answer("status")["engines"][0]["name"]
+    for verb in ("restart", "stop", "start"):
+        assert at.answer("engine", verb)["name"] == name
+    done = at.run("engine", "stop", "nobody")
+    assert done.returncode == 1 and "nobody" in done.stderr
+
+
+def test_the_log_is_printed(at: Home) -> None:
+    """As many lines as asked for, as the engine wrote them."""
+    done = at.run("engine", "logs", "--lines", "3")
+    assert done.returncode == 0 and 1 <= len(done.stdout.splitlines()) <= 3
+    assert {"number", "text"} <= set(at.answer("engine", "logs")["lines"][0])
+
+
+def test_profiles_are_listed_shown_and_checked(at: Home) -> None:
+    """From standard input too; broken JSON is told with its place, and ends with status 1."""
+    (profile,) = at.answer("profile", "show")["profiles"]
+    shown = at.answer("profile", "show", profile["name"])
+    assert shown["number"] == 1 and shown["kv_transfer_config"]
+    assert at.answer("profile", "validate", "-", stdin=PROFILE)["valid"] is True
+    broken = at.run("profile", "validate", "-", stdin='{"cpu_bytes_to_use": 2g}')
+    assert broken.returncode == 1 and "line 1" in broken.stdout
+
+
+def test_a_version_is_applied_and_followed_to_its_end(at: Home) -> None:
+    """The command ends when the engine runs it."""
+    (profile,) = at.answer("profile", "show")["profiles"]
+    rollout = at.answer("profile", "apply", profile["name"])
+    assert rollout["state"] == "done" and rollout["version"] == 1
+
+
+def test_the_token_opens_the_deck(at: Home) -> None:
+    """The value alone on standard output, so that it can be used in a command; its place beside it."""
+    done = at.run("token")
+    assert done.stdout.strip() == (at.data_dir / "admin-token").read_text().strip()
+    assert str(at.data_dir) in done.stderr
+    assert at.answer("token")["token"] == done.stdout.strip()
+
+
+def test_a_plan_trades_states_for_tokens(at: Home) -> None:
+    """A longer reference length buys token slots with state slots."""
+    plans = at.answer("plan", "1GiB")["plans"]
+    assert [p["state_slots"] for p in plans] == sorted((p["state_slots"] for p in plans), reverse=True)
+    assert [p["token_slots"] for p in plans] == sorted(p["token_slots"] for p in plans)
+    refused = at.run("plan", "2g")
+    assert refused.returncode == 1 and "64GiB" in refused.stderr
