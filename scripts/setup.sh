@@ -110,8 +110,13 @@ make_venv() {
 pip_install() {
     local quiet=(--quiet --progress-bar off)
     if [ -t 1 ]; then quiet=(); fi
-    "$python" -m pip install --disable-pip-version-check --no-input "${quiet[@]}" "$@"
+    local status=0
+    "$python" -m pip install --disable-pip-version-check --no-input "${quiet[@]}" "$@" || status=$?
+    if was_killed "$status"; then exit "$status"; fi
+    return "$status"
 }
+
+was_killed() { [ "$1" -gt 128 ]; }
 
 install_packages() {
     trap 'exit 130' INT TERM # a subshell runs this; without it, Ctrl-C would go on to the second try
@@ -152,7 +157,12 @@ set_up() {
         none) say "Installing the deck." ;;
         *) say "Installing the deck and the $engine build of the engine: a few minutes, done once." ;;
     esac
-    if ! (install_packages "$engine" "$extras"); then rm -f "$unfinished"; exit 1; fi
+    local status=0
+    (install_packages "$engine" "$extras") || status=$?
+    if [ "$status" -ne 0 ]; then
+        was_killed "$status" || rm -f "$unfinished"
+        exit "$status"
+    fi
     if [ "$engine" != none ]; then "$python" scripts/mend_torch_extras.py; fi
     rm -f "$unfinished"
     trap - INT TERM

@@ -29,10 +29,11 @@ echo "$*" >>"$CALLS"
 case "$*" in
     *"pip install"*"extra-index-url"*) exit "${PIP_WITH_INDEX:-0}" ;;
     *"pip install"*)
-        if [ -n "${PIP_KILLED:-}" ]; then
-            read -r _ _ _ script _ <"/proc/$PPID/stat"
-            kill -KILL "$PPID" "$script"
-        fi
+        read -r _ _ _ script _ <"/proc/$PPID/stat"
+        case "${KILLED:-nothing}" in
+            pip) kill -KILL "$$" ;;
+            all) kill -KILL "$script" "$PPID" ;;
+        esac
         exit "${PIP_PLAIN:-0}" ;;
 esac
 """
@@ -151,9 +152,11 @@ def test_failed_install_is_tried_again_the_next_time(machine: Machine) -> None:
     assert len(machine.installs) == 1
 
 
-def test_killed_install_starts_over(machine: Machine) -> None:
-    """Nothing that a killed pip left half installed is trusted."""
-    assert machine.set_up(PIP_KILLED="1").returncode != 0
+@pytest.mark.parametrize("killed", ["pip", "all"])
+def test_killed_install_starts_over(machine: Machine, killed: str) -> None:
+    """Nothing that a killed pip left half installed is trusted, whoever was killed with it."""
+    assert machine.set_up(KILLED=killed).returncode != 0
+    assert len(machine.installs) == 1
     left_over = machine.clone / ".venv/half-installed"
     left_over.touch()
     again = machine.set_up()
