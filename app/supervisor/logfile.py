@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections import deque
 from pathlib import Path
 
@@ -24,36 +25,39 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.RLock()  # positions mean nothing in the middle of a rotation
         self._rotated_bytes = sum(size for _, size in self._old_files())
 
     @property
     def end(self) -> int:
         """The position behind the last byte."""
-        return self._rotated_bytes + self._size()
+        with self._lock:
+            return self._rotated_bytes + _size(self.path)
 
     def read(self, position: int, limit: int = _CHUNK_BYTES) -> bytes:
-        """Up to `limit` bytes from `position`; nothing when it is at the end or was rotated away."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(max(0, position - self._rotated_bytes))
-                return file.read(limit)
-        except FileNotFoundError:
-            return b""
+        """Up to `limit` bytes from `position`, which is not before `first_position`; nothing at the end."""
+        with self._lock:
+            offset = position - self._rotated_bytes
+            if offset >= 0:
+                return _read_at(self.path, offset, limit)
+            older = self._old_path(1)
+            return _read_at(older, _size(older) + offset, min(limit, -offset))
 
     def first_position(self) -> int:
-        """The position of the first byte of the present file."""
-        return self._rotated_bytes
+        """The position of the first byte that can be read: in the file before the present one."""
+        with self._lock:
+            return self._rotated_bytes - _size(self._old_path(1))
 
     def rotate_if_large(self, limit: int = ROTATE_BYTES) -> bool:
         """Move the content aside once the file is larger than `limit`; keeps the last few such files."""
-        size = self._size()
-        if size <= limit:
+        if _size(self.path) <= limit:
             return False
-        for number in range(KEEP_FILES, 1, -1):
-            older, newer = self._old_path(number), self._old_path(number - 1)
-            if newer.exists():
-                newer.replace(older)
-        self._rotated_bytes += _copy_and_cut(self.path, self._old_path(1))
+        with self._lock:
+            for number in range(KEEP_FILES, 1, -1):
+                older, newer = self._old_path(number), self._old_path(number - 1)
+                if newer.exists():
+                    newer.replace(older)
+            self._rotated_bytes += _copy_and_cut(self.path, self._old_path(1))
         return True
 
     def tail(self, lines: int, search: str, level: str, now: float) -> list[LogLine]:
@@ -82,16 +86,10 @@ class LogFile:
 
     def _last_bytes(self, span: int) -> tuple[int, bytes]:
         """The last `span` bytes over the present file and the one before, and where they start."""
-        present = _read_last(self.path, span)
-        older = _read_last(self._old_path(1), span - len(present)) if len(present) < span else b""
-        data = older + present
-        return max(0, self.end - len(data)), data
-
-    def _size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
+        with self._lock:
+            present = _read_last(self.path, span)
+            older = _read_last(self._old_path(1), span - len(present)) if len(present) < span else b""
+            return max(0, self._rotated_bytes - len(older)), older + present
 
     def _old_path(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -154,6 +152,22 @@ def _count_lines(log: LogFile, start: int, end: int) -> int:
         count += data.count(b"\n")
         position += len(data)
     return count
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read_at(path: Path, offset: int, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
 
 
 def _read_last(path: Path, span: int) -> bytes:

@@ -10,6 +10,8 @@ from app.supervisor.signatures import FaultScanner
 
 STARTING_SECONDS = 0.25
 SERVING_SECONDS = 1.0
+#: A flood is not read line by line: only this much of what came since the last look.
+_BACKLOG_BYTES = 512 * 1024
 
 
 class LogWatch:
@@ -22,7 +24,7 @@ class LogWatch:
         self, log: LogFile, position: int, now: float, on_line: Callable[[str], None], on_lines: Callable[[int], None]
     ) -> None:
         self._log = log
-        self._cursor = LogCursor(log, position, now)
+        self._cursor = LogCursor(log, position, now, _BACKLOG_BYTES)
         self._on_line = on_line
         self._on_lines = on_lines
         self.scanner = FaultScanner()

@@ -52,6 +52,9 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(re.compile(r"Application startup complete"), "Waiting for a first token", 0.97, 0.97),
 )
 
+#: Every line that a rule matches holds one of these. Lines are many, and this look is cheap.
+_HINTS = ("args", "version", "nit", "oad", "raph", "ompil", "KV cache", "Dynamo", "tarting", "startup")
+
 #: After this phase the engine listens, so it is worth asking it at once.
 LISTENING = _RULES[-1].start
 
@@ -68,6 +71,8 @@ def shows_life(line: str) -> bool:
 
 
 def _phase_of(line: str) -> Phase | None:
+    if not any(hint in line for hint in _HINTS):
+        return None
     for rule in _RULES:
         if found := rule.pattern.search(line):
             percent = float(found.groupdict().get("percent") or 0)

@@ -153,6 +153,27 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
 )
 
+#: Every line that a signature matches holds one of these. Lines are many, and this look is cheap.
+_HINTS = (
+    "KV cache",
+    "cache blocks",
+    "Free memory on",
+    "not supported",
+    "repository ID",
+    "local folder",
+    "Repo id",
+    "appear to have",
+    "Error",
+    "rror: ",
+    "Invalid JSON",
+    "connector type",
+    "offloading spec",
+    "memory",
+    "Errno",
+    "does not exist",
+    "No module named",
+)
+
 #: The front end's word for "some process of mine failed": true, and no explanation.
 _CONSEQUENCES = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|EngineDeadError")
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): ?(?P<why>.+)")
@@ -209,6 +230,8 @@ class FaultScanner:
 
 def match_signature(text: str) -> Fault | None:
     """The fault that this one line names."""
+    if not any(hint in text for hint in _HINTS):
+        return None
     for signature in SIGNATURES:
         if found := signature.pattern.search(text):
             return Fault(signature.code, signature.sentence(found.groupdict()), signature.fatal)
