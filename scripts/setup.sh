@@ -96,7 +96,7 @@ make_venv() {
         say "The last set-up was cut off; starting over."
         rm -rf "$venv"
     fi
-    if ! "$python" -m pip --version >/dev/null 2>&1; then
+    if ! { is_new_enough "$python" && "$python" -m pip --version; } >/dev/null 2>&1; then
         local base
         base=$(find_python)
         say "Making $venv with $("$base" --version)."
