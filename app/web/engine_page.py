@@ -39,13 +39,13 @@ def engine_page(
         since=status.since,
         cause=status.cause,
         advice=words.advice(status.error_code, _),
-        phase=status.phase or "",
+        phase=words.phase(status.phase or "", _),
         progress=status.progress if status.state is EngineState.STARTING else None,
         next_try_at=status.next_try_at,
         leftover=_leftover(status.leftover_processes, language),
         facts=_facts(status, numbers, in_flight, shell.now, _),
         actions=engine_actions(status, in_flight, language),
-        moves=_moves(transitions, status, shell.now, _),
+        moves=_moves(transitions, _),
         log_href=f"/events{href}/log",
         log_file=str(log_dir / f"{status.name}.log"),
     )
@@ -73,9 +73,7 @@ def engine_actions(status: EngineStatus, in_flight: int, language: Language) -> 
             _("Drain"),
             status.state in CAN_DRAIN,
             _("Only a ready engine can be drained."),
-            _(
-                "New requests wait at the door; those in flight finish. The cache stays. “Take requests again” undoes it."
-            ),
+            _("New requests wait at the door, those in flight finish. The cache stays. “Take requests again” ends it."),
             False,
             False,
         ),
@@ -137,15 +135,15 @@ def _facts(
     return tuple(facts)
 
 
-def _moves(transitions: Sequence[Transition], status: EngineStatus, now: float, _: Gettext) -> tuple[Move, ...]:
+def _moves(transitions: Sequence[Transition], _: Gettext) -> tuple[Move, ...]:
     """Each state with how long it lasted; the newest one lasts still."""
-    ends = [now, *(transition.at for transition in transitions)]
+    ends = [None, *(transition.at for transition in transitions)]
     return tuple(
         Move(
             transition.at,
             words.state_badge(transition.new_state, _),
             transition.cause,
-            formats.duration(max(0.0, end - transition.at)),
+            formats.duration(None if end is None else max(0.0, end - transition.at)),
         )
         for transition, end in zip(transitions, ends, strict=False)
     )

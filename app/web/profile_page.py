@@ -206,7 +206,7 @@ def _rollout_engine(engine: EngineStatus, _: Gettext) -> RolloutEngine:
         name=engine.name,
         href=f"/engines/{quote(engine.name)}",
         badge=words.state_badge(engine.state, _),
-        phase=engine.phase or "",
+        phase=words.phase(engine.phase or "", _),
         progress=engine.progress,
     )
 

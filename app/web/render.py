@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import fields
 from functools import cache
@@ -114,8 +115,10 @@ def _environment(language: Language) -> Environment:
         share=formats.share,
         size=formats.size,
         duration=formats.duration,
+        breakable=breakable_html,
         ago=lambda at, now: time_html(at, now, language.code),
     )
+    environment.globals["ui"] = environment.get_template("parts.html").module
     return environment
 
 
@@ -124,6 +127,11 @@ def quantity_html(quantity: Quantity) -> Markup:
     unit = Markup('<span class="unit">{}</span>').format(quantity.unit) if quantity.unit else ""
     gap = " " if quantity.unit else ""
     return Markup('<span class="num" title="{}">{}{}{}</span>').format(quantity.exact, quantity.text, gap, unit)
+
+
+def breakable_html(name: str) -> Markup:
+    """A long dotted name that may be broken after its dots and underscores."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
 
 
 def time_html(at: float | None, now: float, locale: str) -> Markup:

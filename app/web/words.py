@@ -40,15 +40,41 @@ def advice(error_code: str | None, _: Gettext) -> str:
     """What to do about an engine that did not start, beside the supervisor's own sentence."""
     texts = {
         "model_not_found": _("Set TIERDECK_MODEL to a model directory or a hub name that exists, then start again."),
+        "unsupported_architecture": _("Serve another model, or an engine version that knows this one."),
+        "interpreter_not_found": _("Set TIERDECK_ENGINE_PYTHON to the interpreter that has vLLM, then start again."),
+        "engine_not_installed": _("Set TIERDECK_ENGINE_PYTHON to the interpreter that has vLLM, then start again."),
+        "torchvision_broken": _("Uninstall torchvision from the engine's environment, then start again."),
         "port_in_use": _("Stop what listens on the port, or set TIERDECK_ENGINE_PORT to a free one, then start again."),
         "config_rejected": _("Correct the profile, save it as a new version and apply that."),
+        "unknown_argument": _("Correct the profile, save it as a new version and apply that."),
+        "kv_memory": _("Lower max-model-len in the profile, or give the KV cache more memory."),
         "out_of_memory": _("Lower the host tier, the KV cache or the maximum length in the profile, then start again."),
-        "start_timeout": _(
-            "Read the log's last lines. If the model is only large, raise TIERDECK_START_TIMEOUT_SECONDS."
-        ),
+        "device_memory_busy": _("End the process that holds the memory, or ask for less in the profile."),
+        "shared_memory_full": _("Free space in /dev/shm, or lower the host tier in the profile."),
+        "start_timeout": _("Read the log's last lines. Raise TIERDECK_START_TIMEOUT_SECONDS if it is only slow."),
         "crashed": _("Read the log's last lines. The deck tries again by itself, with growing pauses."),
     }
     return texts.get(error_code or "", "")
+
+
+def phase(sentence: str, _: Gettext) -> str:
+    """A start-up phase in the reader's language; one that is not known here stays as it came."""
+    texts = {
+        "Clearing the ground": _("Clearing the ground"),
+        "Starting the interpreter": _("Starting the interpreter"),
+        "Asking an engine found running whether it serves": _("Asking an engine found running whether it serves"),
+        "Reading the configuration": _("Reading the configuration"),
+        "Starting the engine core": _("Starting the engine core"),
+        "Loading the weights": _("Loading the weights"),
+        "Weights loaded": _("Weights loaded"),
+        "Compiling": _("Compiling"),
+        "Allocating the KV cache": _("Allocating the KV cache"),
+        "Capturing graphs": _("Capturing graphs"),
+        "Engine core ready": _("Engine core ready"),
+        "Starting the API server": _("Starting the API server"),
+        "Waiting for a first token": _("Waiting for a first token"),
+    }
+    return texts.get(sentence, sentence)
 
 
 def reason(code: str | None, _: Gettext) -> str:
@@ -60,6 +86,7 @@ def reason(code: str | None, _: Gettext) -> str:
         "no_data": _("No data."),
         "scrape_failed": _("The engine's numbers cannot be read."),
         "not_running": _("The engine does not run."),
+        "starting": _("The engine is starting; numbers come when it is ready."),
         "window_starts_before_data": _("Recording began inside this window."),
         "missing_metric": _("The engine does not tell this."),
     }

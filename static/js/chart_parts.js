@@ -18,11 +18,28 @@ export function reasonText(reason) {
   return texts[reason] ?? t("No data (%(code)s).", { code: reason });
 }
 
+/** What a line is called; its key is its meaning. */
+export function labelOf(data, line) {
+  const texts = {
+    vram: t("VRAM hit"),
+    host: data.chart === "memory" ? t("Host tier") : t("Host hit"),
+    avoidable: t("Avoidable recompute"),
+    recomputed: t("Other recompute"),
+    "token-slots": t("Token slots used"),
+    "state-slots": t("State slots used"),
+    running: t("Running"),
+    waiting: t("Waiting"),
+    preemptions: t("Preemptions per min"),
+    kv: t("KV cache in VRAM"),
+  };
+  return texts[line.key] ?? line.label;
+}
+
 /** The same numbers as a table, newest first. */
 export function tableOf(data) {
   const table = document.createElement("table");
   const head = table.createTHead().insertRow();
-  for (const [index, label] of [t("Time"), ...data.lines.map((line) => t(line.label))].entries()) {
+  for (const [index, label] of [t("Time"), ...data.lines.map((line) => labelOf(data, line))].entries()) {
     const cell = Object.assign(document.createElement("th"), { scope: "col", textContent: label });
     if (index) cell.className = "right";
     head.append(cell);

@@ -5,7 +5,7 @@ import { copy, curl } from "./copy.js";
 import { clock, inUnit } from "./format.js";
 import { t } from "./messages.js";
 import { draw } from "./plot.js";
-import { reasonText, tableOf } from "./chart_parts.js";
+import { labelOf, reasonText, tableOf } from "./chart_parts.js";
 
 const SLOWEST_REFRESH_SECONDS = 60;
 const charts = [];
@@ -137,7 +137,7 @@ class Chart {
       const swatch = Object.assign(document.createElement("span"), { className: `swatch ${swatchOf(this.data, line)}` });
       const value = Object.assign(document.createElement("span"), { className: "value", textContent: inUnit(line.values[at], line.unit) });
       if (line.values[at] !== null && line.values[at] !== undefined) value.title = String(line.values[at]);
-      entry.append(swatch, t(line.label), " ", value);
+      entry.append(swatch, labelOf(this.data, line), " ", value);
       return entry;
     });
     const time = Object.assign(document.createElement("span"), { className: "at" });
@@ -166,7 +166,7 @@ class Chart {
     this.plot?.point(index);
     this.tell();
     if (index === null) return;
-    const values = this.data.lines.map((line) => `${t(line.label)} ${inUnit(line.values[index], line.unit)}`);
+    const values = this.data.lines.map((line) => `${labelOf(this.data, line)} ${inUnit(line.values[index], line.unit)}`);
     const mark = nearMark(this.data, index);
     this.reading.textContent = [clock(this.data.at[index]), ...values, ...(mark ? [mark.text] : [])].join(", ");
   }

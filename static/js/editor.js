@@ -45,6 +45,7 @@ class Editor {
     this.save.disabled = !isNew && !this.isChanged;
     const note = this.form.querySelector("[data-unchanged]");
     if (note) note.hidden = isNew || this.isChanged;
+    for (const warning of document.querySelectorAll("[data-unsaved]")) warning.hidden = !this.isChanged;
   }
 
   /** Ask the deck what it thinks of the text; an older answer never covers a newer one. */

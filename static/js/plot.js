@@ -34,7 +34,8 @@ function seriesOf(data) {
   return data.lines.map((line) => {
     const stroke = colour(line.key);
     const common = { label: line.label, stroke, width: 1.5, points: { show: false }, spanGaps: false };
-    if (isStacked(data)) return { ...common, width: 1, fill: stroke };
+    // Areas a little lighter than their edge: a large one would glare at night.
+    if (isStacked(data)) return { ...common, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.72)") };
     return { ...common, width: 2, dash: DASHES[line.key], points: { show: (u, index, from, to) => isAlone(u, index, from, to), size: 4, fill: stroke } };
   });
 }
@@ -106,7 +107,7 @@ export function draw(box, first, height, { onCursor, onZoom }) {
     // The bottom area is drawn last, over the taller ones.
     drawOrder: ["axes", "series"],
     axes: [
-      { ...axis, grid: { show: false }, values: timeTicks, size: 24, gap: 4, space: 72 },
+      { ...axis, grid: { show: false }, values: timeTicks, size: 20, gap: 4, space: 72 },
       { ...axis, grid, values: (_u, splits) => splits.map((value) => (data.unit === "share" ? `${Math.round(value * 100)} %` : label(value))), size: 56, gap: 6, space: 36, incrs: data.unit === "share" ? [0.25, 0.5] : data.unit === "requests" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
     ],
     hooks: {

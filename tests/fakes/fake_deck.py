@@ -20,8 +20,10 @@ from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import select
 
 from app.alerts.delivery import DeliveryLoop
+from app.alerts.machine import Memory
 from app.background import Loops
 from app.config import Settings
 from app.deck import Deck
@@ -35,7 +37,7 @@ from app.services.profiles import Draft, Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
 from app.store.database import Database
-from app.store.models import EngineRow
+from app.store.models import AlertStateRow, DeliveryRow, EngineRow, FlipRow, ProfileVersionRow, WebhookRow
 from app.store.queries import fleets
 from app.supervisor.loglines import LogBatch, LogLine
 from app.supervisor.states import EngineState
@@ -87,8 +89,9 @@ CAUSES = {
 class FakeEngines:
     """Engines that move when told to, at once or in steps of `step_seconds`."""
 
-    def __init__(self, events: Events, scenario: str, step_seconds: float = 0.0) -> None:
+    def __init__(self, database: Database, events: Events, scenario: str, step_seconds: float = 0.0) -> None:
         self.in_flight = lambda _name: 0
+        self._database = database
         self._events = events
         self._step_seconds = step_seconds
         self._change = asyncio.Event()
@@ -146,7 +149,11 @@ class FakeEngines:
         return self.status(name)
 
     async def apply_version(self, name: str, version_id: int) -> None:
-        self.set(name, wanted_version=version_id, running_version=version_id)
+        async with self._database.begin() as session:
+            version = await session.get_one(ProfileVersionRow, version_id)
+            row = (await session.scalars(select(EngineRow).where(EngineRow.name == name))).one()
+            row.running_version_id, row.pid = version_id, 1
+        self.set(name, wanted_version=version.number, running_version=version.number)
 
     async def changed(self) -> None:
         await self._change.wait()
@@ -257,7 +264,7 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     """The application; its deck is on `app.state.deck`."""
     settings = Settings(data_dir=data_dir, admin_token=TOKEN, port=port)
     database, events = Database(settings.resolved_database_url), Events()
-    engines = FakeEngines(events, scenario, step_seconds)
+    engines = FakeEngines(database, events, scenario, step_seconds)
     delivery = DeliveryLoop(database, events)
     profiles = Profiles(database, events)
     deck = Deck(
@@ -316,9 +323,53 @@ async def _seed(deck: Deck, scenario: str) -> None:
         "admin",
         "Short sub-sessions: lower reference length.",
     )
+    if scenario in {"busy", "pressed"}:
+        async with deck.database.begin() as session:
+            engine = await session.get_one(EngineRow, 1)
+            engine.running_version_id, engine.pid = 3, 1
+            session.add(
+                EngineRow(
+                    fleet_id=1,
+                    name="main-2",
+                    port=8711,
+                    profile_version_id=3,
+                    running_version_id=3,
+                    pid=2,
+                    created_at=0,
+                )
+            )
+    if scenario == "pressed":
+        await _seed_alert(deck)
+
+
+async def _seed_alert(deck: Deck) -> None:
+    """The rule fires, one receiver was told, another refused the message with status 200."""
+    await deck.alerts.open()
+    now = time.time()
+    said = "Host hits serve only 0.9 % of the input tokens while 41.0 % are recomputed."
     async with deck.database.begin() as session:
-        engine = await session.get_one(EngineRow, 1)
-        engine.running_version_id = 3 if scenario in {"busy", "pressed"} else None
+        memory = Memory(is_firing=True, state="firing", since=now - 420, sentence=said, read_at=now)
+        session.add(AlertStateRow(rule_id=1, fleet_id=1, state=memory.to_json(), updated_at=now))
+        for name, channel in (("ops room", "feishu"), ("pager", "generic")):
+            url = f"https://{channel}.example.org/hook/3f9a1c"
+            session.add(WebhookRow(name=name, channel=channel, url=url, secret=None, keyword="", created_at=now))
+        flip = FlipRow(rule_id=1, fleet_id=1, at=now - 420, old="ok", new="firing", sentence=said, evidence={})
+        session.add(flip)
+        await session.flush()
+        refused = "code 19024: Key Words Not Found"
+        for webhook, state, status, answer in ((1, "failed", 200, refused), (2, "delivered", 204, "")):
+            session.add(
+                DeliveryRow(
+                    flip_id=flip.id,
+                    webhook_id=webhook,
+                    state=state,
+                    attempts=1,
+                    next_at=now,
+                    last_at=now - 419,
+                    status=status,
+                    answer=answer,
+                )
+            )
 
 
 def _status(name: str, port: int, state: EngineState, cause: str) -> EngineStatus:
