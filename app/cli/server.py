@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
 from app.cli.client import base_url
 from app.config import Settings
 from app.errors import Conflict
-from app.main import create_app
 from app.services.signin import admin_token, admin_token_path
-from app.store.queries import fleets
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 #: How long requests in flight may still run when the deck is told to end. In the foreground their
 #: engine ends too.
@@ -39,6 +39,8 @@ def serve(settings: Settings, *, as_json: bool) -> None:
     with _bound(settings) as listener, _only_deck(settings.data_dir):
         settings = settings.model_copy(update={"port": listener.getsockname()[1]})
         _log_lines()
+        from app.main import create_app  # a second of imports, after what can be refused was refused
+
         app = create_app(settings)
         grace_seconds = SERVICE_GRACE_SECONDS if settings.engines_outlive_deck else FOREGROUND_GRACE_SECONDS
         config = uvicorn.Config(
@@ -119,6 +121,8 @@ def _hang_up(connection: Any) -> None:
 
 async def welcome_of(app: FastAPI, settings: Settings) -> dict[str, Any]:
     """What a newcomer needs to know, for the banner and for programs."""
+    from app.store.queries import fleets
+
     async with app.state.deck.database.session() as session:
         served = [fleet.served_model_name for fleet in await fleets.all_fleets(session)]
     kept = settings.admin_token is None

@@ -35,8 +35,7 @@ def test_without_a_deck_every_command_says_so(tmp_path: Path) -> None:
         done = nowhere.run(*arguments)
         assert done.returncode == 1 and done.stdout == ""
         assert done.stderr == f"No deck answers at {nowhere.url}. Start one with: tierdeck up\n"
-        document = json.loads(nowhere.run(*arguments, "--json").stdout)
-        assert document["error"]["code"] == "no_deck"
+    assert json.loads(nowhere.run("status", "--json").stdout)["error"]["code"] == "no_deck"
 
 
 def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
