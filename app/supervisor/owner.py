@@ -92,7 +92,8 @@ class EngineOwner:
             pid=recorded.process.pid if recorded.process else None,
         )
         self._situation = resume(time.time(), found)
-        await self._save(recorded.state, self._situation)
+        # Recorded even where the state is called the same: it is another deck's word for it.
+        await self._save(recorded.state, self._situation, moved=self._situation.since != recorded.since)
         self._tell()
 
     async def run(self) -> None:
@@ -144,11 +145,11 @@ class EngineOwner:
             log.info("engine", engine=self.work.spec.name, old=old.state, new=new.state, cause=new.cause)
             if not can_move(old.state, new.state):
                 log.error("a move that should not exist", engine=self.work.spec.name, old=old.state, new=new.state)
-        await self._save(old.state, new)
+        await self._save(old.state, new, moved=new.state is not old.state)
 
-    async def _save(self, old: EngineState, situation: Situation) -> None:
+    async def _save(self, old: EngineState, situation: Situation, *, moved: bool) -> None:
         try:
-            await self._records.save(old, situation)
+            await self._records.save(old, situation, moved=moved)
         except SQLAlchemyError:  # supervision goes on without its history; the next change writes the state again
             log.exception("the state of an engine could not be saved", engine=self.work.spec.name)
 

@@ -55,8 +55,8 @@ class EngineRecords:
             running_version=number,
         )
 
-    async def save(self, old: EngineState, situation: Situation) -> None:
-        """Write the situation, and the transition if the state changed."""
+    async def save(self, old: EngineState, situation: Situation, *, moved: bool) -> None:
+        """Write the situation, and the transition if it is a new one."""
         async with self._database.begin() as session:
             await queries.change(
                 session,
@@ -66,7 +66,7 @@ class EngineRecords:
                 cause=situation.cause,
                 wanted=situation.wanted,
             )
-            if old is not situation.state:
+            if moved:
                 await queries.add_transition(
                     session,
                     self._engine_id,

@@ -164,7 +164,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--fake-token-seconds", type=float, default=0.0)
     parser.add_argument("--fake-progress-seconds", type=float, default=0.0, help="progress bars instead of lines")
     parser.add_argument("--fake-flood-lines", type=int, default=0)
-    parser.add_argument("--fake-say", default=None, help="once it is ready")
+    parser.add_argument("--fake-say", default=None, help="whenever SIGUSR1 comes")
     parser.add_argument("--fake-shared-memory", type=int, default=0, help="bytes of a psm_ file")
     parser.add_argument("--fake-dump", default=None, help="a path: write sys.argv and the environment there")
     return parser.parse_known_args(arguments)[0]
@@ -234,8 +234,7 @@ def main() -> None:
     load(options)
     server.server_activate()
     say("Application startup complete.")
-    if options.fake_say:
-        print(options.fake_say, flush=True)
+    signal.signal(signal.SIGUSR1, lambda *_: print(options.fake_say, flush=True))
     if options.fake_exit_after is not None:
         threading.Timer(options.fake_exit_after, lambda: os._exit(options.fake_exit_code)).start()
     server.serve_forever()

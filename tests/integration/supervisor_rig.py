@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from app.events import Events
 from app.services.engines import Engines
 from app.store.database import Database
 from app.store.models import Base, EngineRow, FleetRow, ProfileRow, ProfileVersionRow
-from app.supervisor.processes import process_table
+from app.supervisor.processes import process_table, read_entry
 from app.supervisor.states import EngineState
 
 FAKE = ("-m", "tests.fakes.fake_engine")
@@ -155,11 +153,6 @@ async def deck(data_dir: Path, engine: Engine, **changes: Any) -> AsyncIterator[
         await database.close()
 
 
-def fake_processes() -> list[int]:
-    """Living processes that carry a marker of a start, whoever's."""
-    return [entry.process.pid for entry in process_table() if entry.marker is not None and entry.alive]
-
-
 def marked(marker: str) -> list[int]:
     return [entry.process.pid for entry in process_table() if entry.marker == marker and entry.alive]
 
@@ -176,11 +169,7 @@ async def processes_of(rig: Rig) -> list[int]:
     return marked(row.marker) if row is not None and row.marker else []
 
 
-async def gone(pid: int, limit: float = LIMIT) -> None:
-    """Wait until `pid` has ended (collected or not)."""
-    until = time.monotonic() + limit
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state in "ZX":
-            return
-        await asyncio.sleep(0.01)
+def is_alive(pid: int) -> bool:
+    """False for a zombie too: it may be somebody else's to collect."""
+    entry = read_entry(pid)
+    return entry is not None and entry.alive
