@@ -104,8 +104,10 @@ def _plan(
 def _pool_of(spec: Any) -> PoolName:
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec
 
-    kind = type(_representative(spec))
+    spec = _representative(spec)
+    kind = type(spec)
     if kind is MambaSpec:
+        _check_states_are_kept(spec)
         return "state"
     # Subclasses mean something else than "every block, for ever": only these two are known to be that.
     if kind in (FullAttentionSpec, MLAAttentionSpec):
@@ -114,6 +116,14 @@ def _pool_of(spec: Any) -> PoolName:
         f"The host tier cannot serve layers of kind {kind.__name__} yet, only full and linear attention: "
         "start without --kv-transfer-config."
     )
+
+
+def _check_states_are_kept(spec: Any) -> None:
+    if spec.mamba_cache_mode != "align":
+        raise ConfigError(
+            f'The host tier cannot serve states in cache mode "{spec.mamba_cache_mode}": '
+            "start with --enable-prefix-caching --mamba-cache-mode align."
+        )
 
 
 def _unpadded_bytes(spec: Any) -> int:

@@ -97,10 +97,7 @@ class SlotPool:
         slot.writing &= ~part
         if success:
             slot.ready |= part
-        if slot.ready or slot.writing:
-            self._settle(slot)
-        else:
-            self._drop(slot)
+        self._settle(slot)
         return success
 
     def begin_load(self, slot: Slot) -> None:
@@ -143,7 +140,10 @@ class SlotPool:
 
     def _settle(self, slot: Slot) -> None:
         slot.last_used = self._clock()
-        self._queue(slot)
+        if slot.ready or slot.in_use:
+            self._queue(slot)
+        else:  # what was to be written here could not be
+            self._drop(slot)
 
     def _queue(self, slot: Slot) -> None:
         if not slot.in_use:

@@ -32,6 +32,7 @@ class RequestView:
         position = self.context.get_offload_key_position(key)
         if position is None:
             raise ValueError(f"request {self.context.req_id} does not know the position of key {key.hex()}")
+        self.chain[position] = bytes(key[:-4])
         return int(position)
 
     def parent_of(self, end_tokens: int, chunk_tokens: int) -> bytes | None:
@@ -43,9 +44,9 @@ class RequestView:
         """Take over the keys that vLLM has given positions since the last call.
 
         vLLM gives a position to every key of the request before it asks for any of them, but has no
-        public way to list them.
+        public way to list them. Should this one go, the chain is made of the keys it asks for.
         """
-        positions = self.context._offload_key_positions
+        positions = getattr(self.context, "_offload_key_positions", {})
         if len(positions) == self._seen:
             return
         for key, position in islice(positions.items(), self._seen, None):

@@ -1,0 +1,153 @@
+"""Slots against a simple model of them: a list in order of use."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.policies import LruPolicy
+from engine.pool import SlotPool
+
+CAPACITY = 4
+HASHES = st.sampled_from([bytes([number]) for number in range(9)])
+PARTS = st.sampled_from([1, 2])
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """The model: hashes in order of use, and for each which parts are ready, being written, in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.pool = SlotPool(CAPACITY, 2, LruPolicy(), lambda: self.now)
+        self.order: list[bytes] = []  # oldest first
+        self.ready: dict[bytes, int] = {}
+        self.writing: dict[bytes, int] = {}
+        self.uses: dict[bytes, int] = {}
+        self.superseded: set[bytes] = set()
+
+    def _use(self, block_hash: bytes) -> None:
+        self.now += 1
+        self.order.remove(block_hash)
+        self.order.append(block_hash)
+
+    def _settle(self, block_hash: bytes) -> None:
+        if self.ready[block_hash] or self.writing[block_hash] or self.uses[block_hash]:
+            self._use(block_hash)
+        else:
+            self._forget(block_hash)
+
+    def _free_to_go(self) -> list[bytes]:
+        idle = [h for h in self.order if not self.writing[h] and not self.uses[h]]
+        return [h for h in idle if h in self.superseded] + [h for h in idle if h not in self.superseded]
+
+    def _forget(self, block_hash: bytes) -> None:
+        self.order.remove(block_hash)
+        for table in (self.ready, self.writing, self.uses):
+            del table[block_hash]
+        self.superseded.discard(block_hash)
+
+    @rule(block_hash=HASHES, part=PARTS)
+    def begin_write(self, block_hash: bytes, part: int) -> None:
+        if (self.ready.get(block_hash, 0) | self.writing.get(block_hash, 0)) & part:
+            return
+        full = block_hash not in self.order and len(self.order) == CAPACITY
+        victims = self._free_to_go()
+        slot, eviction = self.pool.begin_write(block_hash, part, 10, None)
+        if full and not victims:
+            assert slot is None and eviction is None
+            return
+        assert slot is not None
+        assert (eviction is not None) == full
+        if eviction is not None:
+            assert eviction.slot.block_hash == victims[0], "the oldest superseded one goes first, else the oldest"
+            assert eviction.reason == ("superseded" if victims[0] in self.superseded else "lru")
+            assert eviction.slot.index == slot.index
+            self._forget(victims[0])
+        if block_hash not in self.order:
+            self.order.append(block_hash)
+            self.ready[block_hash] = self.writing[block_hash] = self.uses[block_hash] = 0
+        self.writing[block_hash] |= part
+
+    @rule(block_hash=HASHES, part=PARTS, success=st.booleans())
+    def end_write(self, block_hash: bytes, part: int, success: bool) -> None:
+        if not self.writing.get(block_hash, 0) & part:
+            assert not self.pool.end_write(block_hash, part, success)
+            return
+        assert self.pool.end_write(block_hash, part, success) == success
+        self.writing[block_hash] &= ~part
+        if success:
+            self.ready[block_hash] |= part
+        self._settle(block_hash)
+
+    @precondition(lambda self: any(self.ready.values()))
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        block_hash = data.draw(st.sampled_from([h for h in self.order if self.ready[h]]))
+        slot = self.pool.get(block_hash)
+        assert slot is not None
+        self.pool.begin_load(slot)
+        self.uses[block_hash] += 1
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        block_hash = data.draw(st.sampled_from(self.order))
+        slot = self.pool.get(block_hash)
+        assert slot is not None
+        self.pool.hold(slot)
+        self.uses[block_hash] += 1000
+
+    @precondition(lambda self: any(self.uses.values()))
+    @rule(data=st.data())
+    def stop_using(self, data: st.DataObject) -> None:
+        block_hash = data.draw(st.sampled_from([h for h in self.order if self.uses[h]]))
+        slot = self.pool.get(block_hash)
+        assert slot is not None
+        if self.uses[block_hash] % 1000:
+            self.pool.end_load(slot)
+            self.uses[block_hash] -= 1
+        else:
+            self.pool.release(slot)
+            self.uses[block_hash] -= 1000
+        self._settle(block_hash)
+
+    @rule(block_hash=HASHES)
+    def touch(self, block_hash: bytes) -> None:
+        slot = self.pool.get(block_hash)
+        if slot is not None:
+            self.pool.touch(slot)
+            self.superseded.discard(block_hash)
+            self._use(block_hash)
+
+    @rule(block_hash=HASHES)
+    def supersede(self, block_hash: bytes) -> None:
+        slot = self.pool.get(block_hash)
+        if slot is not None and block_hash not in self.superseded:
+            self.pool.supersede(slot)
+            self.superseded.add(block_hash)
+            self.order.remove(block_hash)
+            self.order.append(block_hash)
+
+    @rule()
+    def clear(self) -> None:
+        self.pool.clear()
+        for block_hash in list(self.order):
+            self._forget(block_hash)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert {slot.block_hash for slot in self.pool} == set(self.order)
+        indices = [slot.index for slot in self.pool]
+        assert len(indices) == len(set(indices)), "no two hashes share a slot"
+        assert all(0 <= index < CAPACITY for index in indices)
+        assert self.pool.in_use == sum(bool(self.writing[h] or self.uses[h]) for h in self.order)
+        for block_hash in self.order:
+            slot = self.pool.get(block_hash)
+            assert slot is not None
+            assert (slot.ready, slot.writing) == (self.ready[block_hash], self.writing[block_hash])
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
