@@ -109,6 +109,15 @@ async def add_engine(database: Database, name: str = "e1") -> int:
         return engine.id
 
 
+@pytest.fixture
+async def sqlite_database(tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty, migrated SQLite database, where the kind does not matter."""
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'deck.db'}")
+    await database.migrate()
+    yield database
+    await database.close()
+
+
 async def _new_postgres_database(server: str) -> str:
     name = f"deck_{uuid.uuid4().hex}"
     engine = create_async_engine(server, isolation_level="AUTOCOMMIT")

@@ -73,7 +73,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Track:
-    """One series on a grid: the last sample of each bucket, and the one before the first bucket."""
+    """One series on a grid: the last sample of each bucket, and the one that gains are counted from."""
 
     buckets: Mapping[int, Point] = field(default_factory=dict)
     before: Point | None = None
@@ -109,8 +109,8 @@ def drawing(window_seconds: float, now: float, beat_seconds: float) -> Drawing:
 def gains(track: Track, count: int) -> list[Gain | None]:
     """What the counter gained in each bucket; None in buckets without a sample.
 
-    What was gained over a hole stands in the first bucket after it. The very first sample of all has
-    nothing to be compared with, and has gained nothing.
+    What was gained over a hole stands in the first bucket after it. A first sample with nothing to be
+    compared with has gained nothing.
     """
     last = track.before
     found: list[Gain | None] = []

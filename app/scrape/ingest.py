@@ -19,13 +19,14 @@ EXPOSED_START = SeriesKey("process_start")
 
 @dataclass(frozen=True)
 class NewSample:
-    """A sample to store. For gauges `total` is the value."""
+    """A sample to store. For gauges `total` is the value. `begins`: the zero that a counter began at."""
 
     key: SeriesKey
     kind: SeriesKind
     at: float
     value: float
     total: float
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _counter_samples(key: SeriesKey, step: Step, zero_at: float | None, now: flo
     sample = NewSample(key, "counter", now, step.counter.value, step.counter.total)
     if zero_at is None or step.increase <= 0:
         return [sample]
-    return [NewSample(key, "counter", zero_at, 0.0, step.counter.total - step.increase), sample]
+    return [NewSample(key, "counter", zero_at, 0.0, step.counter.total - step.increase, begins=True), sample]
 
 
 def _gauge_samples(page: Page, recorded_start: float | None, now: float) -> list[NewSample]:

@@ -145,6 +145,8 @@ class ScrapeLoop:
         if missing:
             ids = await samples.add_series(session, watched.engine_id, missing)
         await samples.write(session, [_row(sample, ids) for sample in taken.samples])
+        first = [sample for sample in taken.samples if sample.begins or sample.key in missing]
+        await samples.begin_minutes(session, [_row(sample, ids) for sample in _first_of_each(first)])
         for mark in taken.marks:
             scrapes.add_mark(session, scrapes.Mark(watched.engine_id, mark.at, mark.kind, mark.text))
         return ids
@@ -166,6 +168,11 @@ def _has_process(status: EngineStatus) -> bool:
 
 def _continues(run: scrapes.Run, outcome: Outcome, now: float, gap: float) -> bool:
     return run.ok == outcome.ok and run.reason == outcome.reason and now - run.last_at <= gap
+
+
+def _first_of_each(found: list[NewSample]) -> list[NewSample]:
+    """The earliest sample of each series."""
+    return list({sample.key: sample for sample in sorted(found, key=lambda sample: -sample.at)}.values())
 
 
 def _row(sample: NewSample, ids: Mapping[SeriesKey, int]) -> samples.Row:

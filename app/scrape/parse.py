@@ -70,7 +70,7 @@ def parse_page(text: str) -> Page:
         if not values:
             unavailable.append(metric.name)
         (gauges if metric.kind == "gauge" else counters).update(values)
-    if not counters and len(gauges) <= 1:  # every Python server has process_start
+    if not counters and gauges.keys() <= {SeriesKey("process_start")}:  # that one any server has
         raise NotMetrics("no engine metric on the page")
     return Page(counters, gauges, tuple(unavailable), tuple(sorted(unknown)))
 

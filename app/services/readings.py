@@ -99,7 +99,11 @@ async def read_tracks(
     grid, source = drawing.grid, samples.BY_MINUTE if drawing.by_minute else samples.RAW
     lookback = MINUTE_LOOKBACK_SECONDS if drawing.by_minute else LOOKBACK_SECONDS
     buckets = await samples.last_in_buckets(session, ids, source, grid)
-    before = await samples.before(session, ids, source, grid.from_, grid.from_ - lookback)
+    before = {
+        # A series that begins inside the window gains from its first sample on.
+        **await samples.first_after(session, ids, source, grid.from_, grid.to),
+        **await samples.before(session, ids, source, grid.from_, grid.from_ - lookback),
+    }
     return {
         engine: {
             one.key: Track(buckets.get(one.id, {}), before.get(one.id)) for one in series if one.engine_id == engine

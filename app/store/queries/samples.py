@@ -90,6 +90,16 @@ async def write(session: AsyncSession, rows: Sequence[Row]) -> None:
     await _insert_or(session, MINUTES, list(minutes.values()), ("series_id", "at"), ("value", "total"))
 
 
+async def begin_minutes(session: AsyncSession, rows: Sequence[Row]) -> None:
+    """Store first samples as the end of the minute before, where that has none.
+
+    A minute keeps only its last sample; without this, what a counter gained in its first minute would
+    be lost to long windows.
+    """
+    values = [_values(row, _minute(row.at) - MINUTE) for row in rows]
+    await _insert_or(session, MINUTES, values, ("series_id", "at"), ())
+
+
 async def newest(session: AsyncSession, series: Collection[int], source: Source = RAW) -> dict[int, Point]:
     """The last sample of each series."""
     return await _edge(session, series, source, select(func.max(source.table.c.at)))
