@@ -91,6 +91,8 @@ class Sentence:
     severity: Severity
     text: str
     detail: str = ""
+    at: float | None = None
+    """Since when, or when last."""
     action_label: str = ""
     action_href: str = ""
 

@@ -16,6 +16,7 @@ from app.web.i18n import Gettext, Language
 
 NOT_RUNNING = frozenset({EngineState.STOPPED, EngineState.FAILED})
 CAN_START = frozenset({EngineState.STOPPED, EngineState.FAILED, EngineState.BACKOFF, EngineState.DRAINING})
+CAN_RESTART = (ALIVE - {EngineState.STOPPING}) | {EngineState.BACKOFF}
 CAN_DRAIN = frozenset({EngineState.READY, EngineState.STALLED})
 
 
@@ -80,7 +81,7 @@ def engine_actions(status: EngineStatus, in_flight: int, language: Language) -> 
         EngineAction(
             "restart",
             _("Restart"),
-            status.state not in {EngineState.STOPPED, EngineState.STOPPING},
+            status.state in CAN_RESTART,
             _("It is stopping.") if is_working else _("It does not run."),
             f"{lost} {cut} {_('Requests wait at the door until it is ready again.')}",
             True,

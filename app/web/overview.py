@@ -106,7 +106,7 @@ def _share_tile(
         formats.share(share),
         formats.share(share_before),
         formats.change_in_points(share, share_before),
-        "" if tokens.is_missing else str(tokens),
+        "" if share is None or tokens.is_missing else str(tokens),
     )
 
 

@@ -99,20 +99,22 @@ def sentence(headline: Headline, language: Language, engine_href: str) -> Senten
     """The overview's one sentence."""
     _ = language.gettext
     values = _Values(headline.values)
-    log = (_("Open the engine"), engine_href)
+    open_engine = (_("Open the engine"), engine_href)
     match headline.code:
         case "no_engine":
             return Sentence("empty", _("No engine is set up."), _("Set TIERDECK_MODEL and start the deck again."))
         case "starting":
             detail = _("Requests wait at the door and are served as soon as it is ready.")
-            return Sentence("idle", _("The engine is starting."), _join(values.text("cause"), detail), *log)
+            cause = _join(values.text("cause"), detail)
+            return Sentence("idle", _("The engine is starting."), cause, values.number("since"), *open_engine)
         case "stopped":
-            return Sentence("idle", _("No engine runs."), _("Start one to serve requests."), *log)
+            detail = _("Start one to serve requests.")
+            return Sentence("idle", _("No engine runs."), detail, values.number("since"), *open_engine)
         case "stalled":
             text = _("The engine is stalled: requests wait and no token comes out.")
-            return Sentence("failed", text, values.text("cause"), *log)
+            return Sentence("failed", text, values.text("cause"), values.number("since"), *open_engine)
         case "down":
-            return _down(values, _, log)
+            return Sentence("failed", _down(values, _), values.text("cause"), values.number("since"), *open_engine)
         case "empty":
             detail = _(
                 "Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds."
@@ -125,11 +127,10 @@ def sentence(headline: Headline, language: Language, engine_href: str) -> Senten
     return _with_traffic(headline, values, language)
 
 
-def _down(values: _Values, _: Gettext, log: tuple[str, str]) -> Sentence:
+def _down(values: _Values, _: Gettext) -> str:
     if values.text("reason") == "scrape_failed":
-        text = _("No data: the engine's numbers cannot be read.")
-        return Sentence("failed", text, values.text("cause"), *log)
-    return Sentence("failed", _("No engine serves requests."), values.text("cause"), *log)
+        return _("No data: the engine's numbers cannot be read.")
+    return _("No engine serves requests.")
 
 
 def _idle(values: _Values, _: Gettext) -> Sentence:
@@ -137,9 +138,8 @@ def _idle(values: _Values, _: Gettext) -> Sentence:
     text = _("Idle: no requests in this window.")
     if share.is_missing:
         return Sentence("idle", text)
-    return Sentence(
-        "idle", text, _("When requests last came, %(share)s of input tokens came from cache.") % {"share": share}
-    )
+    detail = _("When requests last came, %(share)s of input tokens came from cache.")
+    return Sentence("idle", text, detail % {"share": share}, values.number("last_at"))
 
 
 def _with_traffic(headline: Headline, values: _Values, language: Language) -> Sentence:
@@ -166,13 +166,19 @@ def _with_traffic(headline: Headline, values: _Values, language: Language) -> Se
                 "%(tokens)s were recomputed although host memory held them. A lower reference length keeps more states."
             )
             tokens = formats.count(values.number("avoidable_tokens"), "tok")
-            return Sentence("warning", text, detail % {"tokens": tokens}, _("Change the profile"), "/profiles")
+            return Sentence(
+                "warning",
+                text,
+                detail % {"tokens": tokens},
+                action_label=_("Change the profile"),
+                action_href="/profiles",
+            )
         case "write_only_tier":
             text = _("The host tier is only written: %(stored)s stored, nothing ever came back.") % {
                 "stored": formats.size(values.number("stored_bytes"))
             }
             detail = _("Block size and cache type of the profile may keep blocks from being found again.")
-            return Sentence("warning", text, detail, _("Check the profile"), "/profiles")
+            return Sentence("warning", text, detail, action_label=_("Check the profile"), action_href="/profiles")
     return Sentence("warning", headline.code.replace("_", " "), parts)
 
 

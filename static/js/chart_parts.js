@@ -11,6 +11,7 @@ export function reasonText(reason) {
     not_running: t("The engine does not run."),
     scrape_failed: t("The engine's numbers cannot be read."),
     missing_metric: t("The engine does not tell this. With the host tier's connector in its profile, it does."),
+    idle: t("No requests in this window."),
     no_requests: t("No requests in this window."),
     no_requests_yet: t("No requests yet."),
     no_data: t("No data in this window."),

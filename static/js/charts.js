@@ -107,6 +107,7 @@ class Chart {
     const state = document.createElement("div");
     state.className = "chart-state";
     state.append(Object.assign(document.createElement("p"), { textContent: text }));
+    if (!canRetry) state.append(Object.assign(document.createElement("p"), { className: "small", textContent: this.figure.dataset.help }));
     if (canRetry) {
       const retry = Object.assign(document.createElement("button"), { type: "button", className: "button", textContent: t("Try again") });
       retry.addEventListener("click", () => this.refresh());

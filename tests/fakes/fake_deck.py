@@ -67,7 +67,7 @@ HEADLINES = {
         {"state_used": 29, "state_total": 30, "evictions_per_minute": 14.2, "avoidable_tokens": 783_000},
     ),
     "empty": Headline("empty", "empty"),
-    "idle": Headline("idle", "idle", {"last_at": 0, "last_cached_share": 0.63}),
+    "idle": Headline("idle", "idle", {"last_at": time.time() - 7300, "last_cached_share": 0.63}),
     "starting": Headline("idle", "starting", {"cause": "Started by the deck."}),
     "down": Headline("down", "down", {"reason": "not_running", "cause": "The model path /models/qwen does not exist."}),
     "none": Headline("empty", "no_engine"),
