@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     door_body_limit_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="Largest request body that the door takes."
     )
+    door_keepalive_seconds: float = Field(
+        15.0, ge=0, description="A comment to streaming clients after this much silence; 0 = none."
+    )
     door_connect_timeout_seconds: float = Field(10.0, gt=0, description="Connecting to an engine.")
 
     @property

@@ -15,6 +15,7 @@ from app.demo.traffic import Kind, Sizes, Step, Turn, acts, session_text
 from app.errors import TierdeckError, Unavailable
 
 SAMPLE_CHARACTERS = 4000
+MOST_CHARACTERS_PER_TOKEN = 8.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Player:
         sample = session_text(self._seed, "sample", SAMPLE_CHARACTERS)
         body = {"model": name, "prompt": sample, "max_tokens": 1, "temperature": 0}
         usage = _checked(await self._client.post("/v1/completions", json=body)).json()["usage"]
-        return Model(name, models[0].get("max_model_len"), SAMPLE_CHARACTERS / usage["prompt_tokens"])
+        measured = SAMPLE_CHARACTERS / max(1, usage["prompt_tokens"])
+        return Model(name, models[0].get("max_model_len"), min(measured, MOST_CHARACTERS_PER_TOKEN))
 
     async def play(self, sizes: Sizes, model: Model, until_seconds: float, report: Report) -> None:
         """Report each step as it begins and each request as it ends; no step begins after `until_seconds`."""

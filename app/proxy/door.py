@@ -52,7 +52,7 @@ class Door:
         self._settings = settings
         self._engines = engines
         self._line = WaitingRoom(settings.door_wait_limit)
-        self._forwarder = Forwarder(settings.door_connect_timeout_seconds)
+        self._forwarder = Forwarder(settings.door_connect_timeout_seconds, settings.door_keepalive_seconds)
         self._stack = AsyncExitStack()
         self._watcher: asyncio.Task[None] | None = None
         self.open_requests = InFlight()

@@ -6,6 +6,7 @@ There is no total timeout; a prefill may be silent for half an hour. Nothing is 
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -13,8 +14,9 @@ import aiohttp
 from yarl import URL
 
 from app.proxy.asgi import Scope, Send
-from app.proxy.headers import for_client, for_engine
+from app.proxy.headers import RawHeaders, for_client, for_engine
 from app.proxy.incoming import Incoming
+from app.proxy.keepalive import COMMENT, interval_seconds, is_between_events
 from app.proxy.record import Record
 
 #: Below the 5 s after which vLLM's server closes an idle connection, so that no request is written
@@ -40,8 +42,9 @@ class UpstreamError(Exception):
 class Forwarder:
     """The connections to the engines. Use as an asynchronous context manager."""
 
-    def __init__(self, connect_timeout_seconds: float) -> None:
+    def __init__(self, connect_timeout_seconds: float, keepalive_seconds: float) -> None:
         self._connect_timeout_seconds = connect_timeout_seconds
+        self._keepalive_seconds = keepalive_seconds
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -66,7 +69,7 @@ class Forwarder:
         """Send the request to `base_url` and its answer to the client."""
         response = await self._request(scope, incoming, base_url)
         try:
-            await _answer(response, send, record)
+            await _answer(response, scope["headers"], send, record, self._keepalive_seconds)
         except aiohttp.ClientError as error:
             raise UpstreamClosed(str(error)) from error
         finally:
@@ -97,15 +100,24 @@ def target_url(base_url: str, raw_path: bytes, query: bytes) -> URL:
     return URL(base_url + target.decode("latin-1"), encoded=True)
 
 
-async def _answer(response: aiohttp.ClientResponse, send: Send, record: Record) -> None:
+async def _answer(
+    response: aiohttp.ClientResponse, asked: RawHeaders, send: Send, record: Record, keepalive_seconds: float
+) -> None:
     record.status = response.status
     headers = for_client(response.raw_headers, response.status)
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    content, more = response.content, True
+    silence_seconds = interval_seconds(keepalive_seconds, asked, headers)
+    content, more, tail = response.content, True, b""
     while more:
-        piece = await content.readany()
+        try:
+            async with asyncio.timeout(silence_seconds):
+                piece = await content.readany()
+        except TimeoutError:
+            if is_between_events(tail):
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+            continue
         more = not content.at_eof()
-        if piece and record.first_byte_seconds is None:
-            record.first_byte()
-        record.sent_bytes += len(piece)
+        if piece:
+            tail = (tail + piece)[-4:]
+            record.passed(len(piece))
         await send({"type": "http.response.body", "body": piece, "more_body": more})

@@ -43,9 +43,11 @@ class Record:
         self.engine = engine
         self.queue_seconds = self._elapsed()
 
-    def first_byte(self) -> None:
-        """The first byte of the engine's body is on its way to the client."""
-        self.first_byte_seconds = self._elapsed()
+    def passed(self, count: int) -> None:
+        """So many bytes of the engine's body are on their way to the client."""
+        if self.first_byte_seconds is None:
+            self.first_byte_seconds = self._elapsed()
+        self.sent_bytes += count
 
     def close(self) -> None:
         """Write the one line of this request."""

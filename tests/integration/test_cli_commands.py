@@ -101,3 +101,10 @@ def test_a_plan_trades_states_for_tokens(at: Home) -> None:
     assert [p["token_slots"] for p in plans] == sorted(p["token_slots"] for p in plans)
     refused = at.run("plan", "2g")
     assert refused.returncode == 1 and "64GiB" in refused.stderr
+
+
+def test_the_demo_traffic_plays_and_tells(at: Home) -> None:
+    """Requests go through the door, none fails, and the deck's own count of their origin comes with it."""
+    told = at.answer("demo-traffic", "--minutes", "0.05", "--seed", "3")
+    assert told["seed"] == 3 and told["summary"]["requests"] > 3 and told["summary"]["failed"] == 0
+    assert {"vram_tokens", "host_tokens", "recomputed_tokens"} <= set(told["token_origin"])

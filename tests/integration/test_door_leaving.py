@@ -141,3 +141,44 @@ async def test_five_hundred_silent_streams_are_held_at_once() -> None:
         async with asyncio.timeout(5):
             await deck.door.open_requests.idle("main-1")
         assert time.monotonic() - started < 30
+
+
+KEEPALIVE = b": keep-alive\n\n"
+
+
+async def two_events_with_a_pause(exchange: Exchange) -> None:
+    """One event, silence, half an event, silence, the other half."""
+    await exchange.say(HEAD)
+    await exchange.chunk(EVENT)
+    await asyncio.sleep(0.3)
+    await exchange.chunk(b"data: {")
+    await asyncio.sleep(0.3)
+    await exchange.chunk(b"}\n\n")
+    await exchange.say(b"0\r\n\r\n")
+
+
+async def test_a_silent_stream_is_kept_alive_between_events_only() -> None:
+    """Comments stand where an event ended, never inside one; without them the bytes are the engine's."""
+    async with (
+        running(two_events_with_a_pause) as upstream,
+        serving(StatedEngines(engine(upstream.port)), door_keepalive_seconds=0.1) as deck,
+    ):
+        kept = await deck.post(b"{}")
+        asked_not_to = await deck.post(b"{}", **{"X-Tierdeck-Keepalive": "off"})
+    assert kept.complete and KEEPALIVE in kept.body
+    assert kept.body.replace(KEEPALIVE, b"") == EVENT * 2 == asked_not_to.body
+
+
+async def test_a_body_that_is_no_event_stream_is_never_touched() -> None:
+    """A non-streaming answer that comes in two halves stays what it is."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
+        await asyncio.sleep(0.3)
+        await exchange.say(b"}")
+
+    async with (
+        running(script) as upstream,
+        serving(StatedEngines(engine(upstream.port)), door_keepalive_seconds=0.1) as deck,
+    ):
+        assert (await deck.post(b"{}")).body == b"{}"

@@ -1,0 +1,88 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from app.cli.demo import closing_words, request_line
+from app.cli.output import table
+from app.cli.planning import parse_bytes
+from app.cli.server import banner, curl_line
+from app.config import Settings
+from app.demo.player import Played, summarise
+from app.demo.traffic import Kind, Turn
+from app.errors import InvalidInput
+
+ORIGIN = {
+    "window_seconds": 180.0,
+    "input_tokens": 1000,
+    "vram_tokens": 500,
+    "host_tokens": 100,
+    "recomputed_tokens": 400,
+    "reason": None,
+}
+
+
+def played(kind: Kind, seconds: float, cached: int | None = None) -> Played:
+    return Played(63.2, Turn("main-1", 3, kind, 20_000, 8), 20_100, cached, seconds, seconds + 1)
+
+
+@pytest.mark.parametrize("model", ["demo", "org/mo'del", 'mo"del $HOME `x`'])
+def test_the_curl_line_survives_a_shell(model: str) -> None:
+    """Whatever the model is called, the shell hands curl the JSON that was meant."""
+    arguments = shlex.split(curl_line(Settings(port=8700), model))
+    assert json.loads(arguments[arguments.index("-d") + 1])["model"] == model
+    assert arguments[:2] == ["curl", "http://127.0.0.1:8700/v1/completions"]
+
+
+def test_beyond_this_machine_the_curl_line_signs_in() -> None:
+    """The door asks for the token there."""
+    assert "Authorization: Bearer" in curl_line(Settings(host="0.0.0.0"), "demo")
+    assert "Authorization" not in curl_line(Settings(), "demo")
+
+
+def test_a_token_that_was_set_is_not_printed() -> None:
+    """Only one that the deck made itself is shown, with its place."""
+    welcome = {"url": "http://x", "token": None, "token_from": "TIERDECK_ADMIN_TOKEN", "curl": None, "next": "n"}
+    assert "TIERDECK_ADMIN_TOKEN" in banner(welcome)
+    own = banner({**welcome, "token": "abc", "token_from": "/data/admin-token"})
+    assert "abc" in own and "/data/admin-token" in own
+
+
+def test_a_request_is_one_line() -> None:
+    """When, who, how much of it was cached, how fast; without the engine's word on it, nothing is claimed."""
+    line = request_line(played(Kind.RETURNS, 0.31, cached=19_968))
+    assert "01:03" in line and "20,100 tokens" in line and "19,968 cached" in line and "0.31 s" in line
+    assert "cached" not in request_line(played(Kind.RETURNS, 0.31))
+
+
+def test_the_closing_words_compare_cold_and_back() -> None:
+    """With the origin of the window; what is not known is said to be so."""
+    words = closing_words(summarise([played(Kind.NEW, 10.0), played(Kind.RETURNS, 0.25)]), ORIGIN)
+    assert "40 times faster" in words and "host 10.0%" in words and "VRAM 50.0%" in words
+    unknown = closing_words(summarise([]), {**ORIGIN, "input_tokens": None, "reason": "no_scrape"})
+    assert "not known (no_scrape)" in unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1024", 1024), ("5 GiB", 5 << 30), ("5GB", 5 * 10**9), ("0.5gib", 1 << 29), ("64KB", 64_000)]
+)
+def test_sizes_are_read_with_their_unit(text: str, count: int) -> None:
+    """GiB = 2^30, GB = 10^9."""
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["2g", "", "-1", "GiB", "1 2"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(InvalidInput, match="64GiB"):
+        parse_bytes(text)
+
+
+def test_a_table_is_aligned_and_missing_is_a_dash() -> None:
+    """Never 0 or None for what is not there."""
+    lines = table([{"a": "long value", "b_c": None}, {"a": "x", "b_c": 1.5}], ("a", "b_c")).splitlines()
+    assert lines == ["a           b c", "long value  -", "x           1.5"]
