@@ -23,9 +23,9 @@ def build_application(deck: Deck, lifespan: Lifespan) -> FastAPI:
     application = FastAPI(title="Tierdeck", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     application.state.deck = deck
     application.mount("/static", VersionedFiles(), name="static")
+    application.include_router(door_router)  # first: not matched against fifty other routes
     for module in (own, pages, sse, engines, data, profiles, rollouts, alerts):
         application.include_router(module.router)
-    application.include_router(door_router)
     install_sign_in(application)
     install_error_handlers(application)
     return application
