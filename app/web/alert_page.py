@@ -7,17 +7,8 @@ from dataclasses import dataclass
 
 from app.services.alerts import AlertView, DeliveryView, FlipView, RuleView, WebhookView
 from app.web import formats, words
-from app.web.contexts import (
-    AlertLine,
-    AlertsPage,
-    Choice,
-    DeliveryLine,
-    FlipLine,
-    RuleField,
-    RuleForm,
-    Shell,
-    WebhookLine,
-)
+from app.web.blocks import AlertLine, Choice, DeliveryLine, FlipLine, RuleField, RuleForm, Shell, WebhookLine
+from app.web.contexts import AlertsPage
 from app.web.i18n import Gettext, Language
 
 CHANNELS = ("generic", "slack", "discord", "feishu", "dingtalk")

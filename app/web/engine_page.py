@@ -10,7 +10,8 @@ from app.services.charts import EngineNumbers
 from app.supervisor.states import ALIVE, EngineState
 from app.supervisor.status import EngineStatus, Transition
 from app.web import formats, words
-from app.web.contexts import EngineAction, EnginePage, Fact, Move, Shell
+from app.web.blocks import EngineAction, Fact, Move, Shell
+from app.web.contexts import EnginePage
 from app.web.formats import Quantity
 from app.web.i18n import Gettext, Language
 

@@ -11,7 +11,8 @@ from app.services.charts import CHARTS, EngineNumbers, TokenOrigin
 from app.supervisor.states import ALIVE
 from app.supervisor.status import EngineStatus
 from app.web import formats, words
-from app.web.contexts import ChartBlock, Choice, EngineLine, OverviewPage, Share, Shell, Tile
+from app.web.blocks import ChartBlock, Choice, EngineLine, Share, Shell, Tile
+from app.web.contexts import OverviewPage
 from app.web.i18n import Gettext, Language
 
 WINDOWS = ("5m", "1h", "6h", "24h", "7d")

@@ -13,19 +13,18 @@ from app.services.profiles import ProfileSummary, VersionView
 from app.services.rollouts import RolloutView
 from app.supervisor.status import EngineStatus
 from app.web import words
-from app.web.contexts import (
+from app.web.blocks import (
     Comparison,
     FieldChange,
     FleetTarget,
     ProfileLine,
-    ProfilePage,
-    ProfilesPage,
     RolloutBlock,
     RolloutEngine,
     RunsOn,
     Shell,
     VersionLine,
 )
+from app.web.contexts import ProfilePage, ProfilesPage
 from app.web.i18n import Gettext, Language
 
 NEW_HREF = "/new-profile"

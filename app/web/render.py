@@ -17,7 +17,8 @@ from app.config import PROJECT_ROOT
 from app.errors import TierdeckError
 from app.web import formats, i18n
 from app.web.assets import static_url
-from app.web.contexts import Choice, ErrorPage, NavItem, Page, Shell
+from app.web.blocks import Choice, NavItem, Shell
+from app.web.contexts import ErrorPage, Page
 from app.web.formats import Quantity
 from app.web.i18n import Language
 

@@ -11,7 +11,7 @@ from typing import Any
 from app.derive.headline import Headline
 from app.supervisor.states import EngineState
 from app.web import formats
-from app.web.contexts import Sentence, StateBadge
+from app.web.blocks import Sentence, StateBadge
 from app.web.i18n import Gettext, Language
 
 

@@ -1,0 +1,85 @@
+"""Two languages, complete."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from babel.messages.catalog import Message
+from babel.messages.extract import extract_from_dir
+
+from app.config import PROJECT_ROOT
+from app.web.i18n import choose, read_catalog
+
+PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+METHODS = [("app/web/**.py", "python"), ("templates/**.html", "jinja2"), ("static/js/**.js", "javascript")]
+OPTIONS = {"templates/**.html": {"newstyle_gettext": "true", "trimmed": "true"}}
+KEYWORDS = {"_": None, "t": None, "gettext": None, "ngettext": (1, 2)}
+
+
+def messages_in_use() -> set[str]:
+    """Every message of the code, the templates and the scripts; of plural ones the singular."""
+    found = set()
+    for directory in ("app/web", "templates", "static/js"):
+        for _, _, message, _, _ in extract_from_dir(
+            PROJECT_ROOT / directory,
+            [(pattern.removeprefix(directory + "/"), method) for pattern, method in METHODS],
+            {pattern.removeprefix("templates/"): options for pattern, options in OPTIONS.items()},
+            keywords=KEYWORDS,
+        ):
+            found.add(message if isinstance(message, str) else message[0])
+    return found
+
+
+def translated() -> dict[str, Message]:
+    """The Chinese messages by their English singular."""
+    return {(m.id if isinstance(m.id, str) else m.id[0]): m for m in read_catalog("zh") if m.id}
+
+
+def test_extraction_sees_all_three_kinds_of_files() -> None:
+    """The tests below look at what they should."""
+    assert {
+        "The cache works: %(share)s of input tokens came from cache.",
+        "Skip to content",
+        "Try again",
+    } <= messages_in_use()
+
+
+def test_every_message_has_a_translation() -> None:
+    """Nobody meets an English word in the middle of a Chinese page."""
+    known = translated()
+    assert sorted(message for message in messages_in_use() if message not in known) == []
+    assert [key for key, message in known.items() if not message.string or message.fuzzy] == []
+
+
+def test_no_translation_is_left_over() -> None:
+    """What is not shown any more is not kept."""
+    assert sorted(translated().keys() - messages_in_use()) == []
+
+
+def test_placeholders_match() -> None:
+    """Every number and name of the sentence is in both languages."""
+    for source, message in translated().items():
+        text = message.string if isinstance(message.string, str) else message.string[0]
+        assert sorted(PLACEHOLDER.findall(source)) == sorted(PLACEHOLDER.findall(text)), source
+
+
+@pytest.mark.parametrize(
+    ("cookie", "header", "code"),
+    [
+        (None, "", "en"),
+        (None, "zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        (None, "zh-TW", "zh"),
+        (None, "en-GB,zh;q=0.5", "en"),
+        (None, "en;q=0.1,zh;q=0.7", "zh"),
+        (None, "fr,de;q=0.5", "en"),
+        (None, "*", "en"),
+        (None, "zh;q=nonsense,,;", "en"),
+        ("en", "zh-CN", "en"),
+        ("zh", "en", "zh"),
+        ("klingon", "zh", "zh"),
+    ],
+)
+def test_language_is_the_reader_s(cookie: str | None, header: str, code: str) -> None:
+    """The switch wins, then the browser, then English."""
+    assert choose(cookie, header).code == code
