@@ -38,12 +38,19 @@ class Coverage:
     outage: Outage | None = None
 
 
-def coverage(runs: Sequence[Run], first_ok_at: float | None, from_: float, to: float) -> Coverage:
-    """Judge the scrapes of an engine in a window, given its runs there in order of time."""
+def coverage(
+    runs: Sequence[Run], first_ok_at: float | None, from_: float, to: float, has_fault: bool = False
+) -> Coverage:
+    """Judge the scrapes of an engine in a window, given its runs there in order of time.
+
+    `has_fault`: a counter fell in the window although its process did not restart.
+    """
     has_numbers = any(run.ok for run in runs)
     outage = _outage(runs, to)
     if outage is not None or _failed_seconds(runs, from_, to) > TOLERATED_SECONDS:
         return Coverage(has_numbers, "scrape_failed", outage)
+    if has_fault:
+        return Coverage(has_numbers, "data_fault")
     if first_ok_at is not None and first_ok_at > from_ + OVER_SECONDS:
         return Coverage(has_numbers, "window_starts_before_data")
     return Coverage(has_numbers)

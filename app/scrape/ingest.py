@@ -68,7 +68,8 @@ def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float)
         began_now = restarted or key not in known
         samples += _counter_samples(key, steps[key], born_at if began_now else None, now)
     counters = {**known, **{key: step.counter for key, step in steps.items()}}
-    marks = _marks(steps, bool(restarted) or _has_reset(known, page, restarted), now)
+    reset_at = (born_at or now) if restarted else now if _has_reset(known, page, restarted) else None
+    marks = _marks(steps, reset_at, now)
     return Ingest(tuple(samples), marks, Memory(counters, process, now))
 
 
@@ -114,8 +115,8 @@ def _has_reset(known: Mapping[SeriesKey, Counter], page: Page, restarted: bool |
     return any(key in known and value < known[key].value for key, value in page.counters.items())
 
 
-def _marks(steps: Mapping[SeriesKey, Step], was_reset: bool, now: float) -> tuple[NewMark, ...]:
-    marks = [NewMark("reset", now, "Counters began again at zero")] if was_reset else []
+def _marks(steps: Mapping[SeriesKey, Step], reset_at: float | None, now: float) -> tuple[NewMark, ...]:
+    marks = [] if reset_at is None else [NewMark("reset", reset_at, "Counters began again at zero")]
     fallen = sorted({key.name for key, step in steps.items() if step.fell})
     if fallen:
         marks.append(NewMark("data_fault", now, f"Counter fell without a restart: {', '.join(fallen)}"))

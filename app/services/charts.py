@@ -51,8 +51,8 @@ __all__ = [
 CHARTS: tuple[str, ...] = tuple(KINDS)
 
 LONGEST_WINDOW_SECONDS = 15 * 86400.0
-#: A counter reset this soon after the supervisor's own restart mark is the same event.
-SAME_RESTART_SECONDS = 180.0
+#: A counter reset this close to the supervisor's own restart mark is the same event.
+SAME_RESTART_SECONDS = 60.0
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 _WINDOW = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smhd]?)")
@@ -229,7 +229,7 @@ def _drawn_marks(marks: Sequence[scrapes.Mark]) -> list[ChartMark]:
 
     def is_told(mark: scrapes.Mark) -> bool:
         return mark.kind == "reset" and any(
-            restart.engine_id == mark.engine_id and 0 <= mark.at - restart.at <= SAME_RESTART_SECONDS
+            restart.engine_id == mark.engine_id and abs(mark.at - restart.at) <= SAME_RESTART_SECONDS
             for restart in restarts
         )
 

@@ -65,8 +65,12 @@ async def read_coverage(
     """For each engine how well a window is covered by scrapes."""
     runs = await scrapes.runs_between(session, engines, from_, to)
     first_ok = await scrapes.first_ok_at(session, engines)
+    marks = await scrapes.marks_between(session, engines, from_, to)
+    faulty = {mark.engine_id for mark in marks if mark.kind == "data_fault"}
     return {
-        engine: coverage([run for run in runs if run.engine_id == engine], first_ok.get(engine), from_, to)
+        engine: coverage(
+            [run for run in runs if run.engine_id == engine], first_ok.get(engine), from_, to, engine in faulty
+        )
         for engine in engines
     }
 

@@ -55,6 +55,29 @@ async def test_restart_loses_and_doubles_nothing(database: Database) -> None:
         assert [mark.kind for mark in chart.marks] == ["reset"]
 
 
+async def test_restart_that_the_supervisor_marked_is_marked_once(rig: Rig) -> None:
+    """The supervisor's mark and the counters' reset are one event; a reset nobody announced is drawn."""
+    await rig.scrape(page(computed=10))
+    restarted = rig.now + 1
+    async with rig.database.begin() as session:
+        scrapes.add_mark(session, scrapes.Mark(1, restarted - 0.3, "restart", "Started again"))
+    rig.engines.change("e1", started_at=restarted)
+    rig.now += 100
+    await rig.scrape(page(started=restarted))
+    chart = await rig.charts.chart("load", 300, rig.now)
+    assert [(mark.kind, mark.text) for mark in chart.marks] == [("restart", "Started again")]
+
+
+async def test_counter_that_falls_without_a_restart_is_a_fault_of_the_data(rig: Rig) -> None:
+    """It is no reset: nothing is added, the window says that its sum cannot be trusted, the chart shows where."""
+    await rig.scrape(page(), beats=31, every=10)
+    await rig.scrape(page(computed=1000))
+    await rig.scrape(page(computed=999))
+    found = await rig.charts.token_origin(300, rig.now)
+    assert (found.input_tokens, found.complete, found.reason) == (1000, False, "data_fault")
+    assert [mark.kind for mark in (await rig.charts.chart("load", 300, rig.now)).marks] == ["data_fault"]
+
+
 async def test_restarted_deck_counts_on(rig: Rig) -> None:
     """The deck goes away and comes back; what the engine counted meanwhile is counted once."""
     await rig.scrape(page(computed=0))

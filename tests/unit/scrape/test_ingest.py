@@ -45,7 +45,7 @@ def test_restart_is_seen_by_the_page_s_own_start_time() -> None:
     """1000, restart, 1200: counted as 1200 although the value did not fall."""
     taken = play((100, page(1000, started=50), None), (200, page(1200, started=150), None))
     assert totals(taken)[-1][1] - 1000 == 1200
-    assert marks(taken) == [("reset", 200)]
+    assert marks(taken) == [("reset", 150)]
 
 
 def test_restart_is_seen_by_the_supervisor_s_record() -> None:
@@ -63,7 +63,7 @@ def test_series_that_comes_back_late_is_counted_from_zero_and_resets_no_other() 
     )
     assert totals(taken, LATE)[-1][1] == 7 + 9
     assert totals(taken)[-1][1] == 1000 + 20
-    assert marks(taken) == [("reset", 200)]
+    assert marks(taken) == [("reset", 150)]
 
 
 def test_fall_without_a_restart_is_a_data_fault() -> None:
@@ -101,7 +101,7 @@ def test_restarted_deck_goes_on_where_it_was() -> None:
     assert marks([same]) == []
     (other,) = play((500, page(1500, started=300), 299.0), memory=memory)
     assert totals([other])[-1][1] == 3900
-    assert marks([other]) == [("reset", 500)]
+    assert marks([other]) == [("reset", 300)]
 
 
 def test_recalled_counter_of_an_earlier_process_counts_from_zero() -> None:
