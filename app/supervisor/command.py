@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.derive.profile_text import DECK_FLAGS, FLAG_NAME, VARIABLE_NAME
 from app.errors import InvalidInput
 
 #: The program that the interpreter runs. Tests put another one in its place.
@@ -17,11 +17,8 @@ ENTRY: tuple[str, ...] = ("-m", "vllm.entrypoints.openai.api_server")
 #: Every process of one start carries this variable with the same value, whatever it renames itself to.
 MARKER_VARIABLE = "TIERDECK_ENGINE_MARKER"
 
-#: Flags that the deck itself gives; a profile that sets them would break supervision.
-RESERVED_FLAGS = frozenset({"model", "served-model-name", "host", "port", "kv-transfer-config"})
-
-_FLAG_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
-_VARIABLE_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+#: Paths that the deck itself asks every few seconds; in the log they would bury all else.
+QUIET_PATHS = "/health,/metrics"
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,11 @@ def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
         *("--served-model-name", spec.served_model_name),
         *("--host", spec.host),
         *("--port", str(spec.port)),
+        *(
+            ()
+            if "disable-access-log-for-endpoints" in spec.profile.flags
+            else ("--disable-access-log-for-endpoints", QUIET_PATHS)
+        ),
         *flag_arguments(spec.profile.flags),
         *(("--kv-transfer-config", json.dumps(config, ensure_ascii=False)) if config else ()),
     )
@@ -139,12 +141,12 @@ def _text(value: Any) -> str:
 
 
 def _check_flag_name(name: str) -> None:
-    if not _FLAG_NAME.match(name):
+    if not FLAG_NAME.match(name):
         raise InvalidInput(
             f"{name!r} is not the name of a flag; write it without dashes in front, like max-model-len.",
             path=f"flags.{name}",
         )
-    if name in RESERVED_FLAGS:
+    if name in DECK_FLAGS:
         raise InvalidInput(f"The flag {name} is set by the deck; take it out of the profile.", path=f"flags.{name}")
 
 
@@ -159,6 +161,6 @@ def _engine_environment(spec: EngineSpec) -> dict[str, str]:
         fixed["HF_HUB_OFFLINE"] = "1"
     own = {name: str(value) for name, value in spec.profile.environment.items()}
     for name, value in own.items():
-        if not _VARIABLE_NAME.match(name) or "\0" in value:
+        if not VARIABLE_NAME.match(name) or "\0" in value:
             raise InvalidInput(f"{name!r} cannot be an environment variable.", path=f"environment.{name}")
     return {**fixed, **own}
