@@ -27,7 +27,7 @@ from app.supervisor.status import EngineStatus
 log = structlog.get_logger(__name__)
 
 STRATEGIES = ("in_place",)
-SETTLED = frozenset({EngineState.READY, EngineState.FAILED, EngineState.BACKOFF, EngineState.STOPPED})
+SETTLED = frozenset({EngineState.READY, EngineState.FAILED, EngineState.BACKOFF})
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,9 @@ class Rollouts:
         await self._engines.apply_version(name, version_id)
         if not self._runs_already(name, version.number):
             await self._engines.restart(name)
-        return await self._engines.wait_for(name, SETTLED, None)
+        while not _is_settled(status := self._engines.status(name)):
+            await self._engines.changed()
+        return status
 
     def _runs_already(self, name: str, number: int) -> bool:
         """After a restart of the deck the engine may be on its way to the version already."""
@@ -201,3 +203,8 @@ class Rollouts:
             return None
         version = await self._profiles.by_version_id(version_id)
         return f"{version.profile} v{version.number}"
+
+
+def _is_settled(status: EngineStatus) -> bool:
+    """It serves, or it is known that it will not: a crash, a failure, or an operator who stopped it."""
+    return status.state in SETTLED or (status.state is EngineState.STOPPED and status.wanted == "stopped")

@@ -71,6 +71,7 @@ class EngineOwner:
             next_try_at=situation.next_try_at,
             leftover_processes=self.work.alive,
             error_code=situation.error_code,
+            wanted=situation.wanted,
         )
 
     async def set_version(self, version_id: int) -> None:

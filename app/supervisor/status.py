@@ -36,6 +36,8 @@ class EngineStatus:
     leftover_processes: int
     """Processes of the engine that are alive although it is not meant to run."""
     error_code: str | None
+    wanted: str = "running"
+    """`running` or `stopped`: what the operator last asked for. A restart passes through STOPPED."""
 
     @property
     def serves(self) -> bool:
