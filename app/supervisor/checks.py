@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,11 +23,7 @@ def check_port(host: str, port: int) -> Fault | None:
     """A fault that names the program that listens on `port`; None when it is free."""
     if port_is_free(host, port):
         return None
-    who = _listener(port)
-    by = f"another program ({who})" if who else "another program"
-    return Fault(
-        "port_in_use", f"Port {port} is in use by {by}; choose another port or stop it.", fatal=True
-    )
+    return _port_in_use(port, _listeners(port))
 
 
 def port_is_free(host: str, port: int) -> bool:
@@ -43,7 +39,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def _check_interpreter(interpreter: str) -> Fault | None:
-    if os.access(interpreter, os.X_OK) or shutil.which(interpreter):
+    if shutil.which(interpreter):
         return None
     return Fault(
         "interpreter_not_found",
@@ -58,11 +54,27 @@ def _check_model(model: str) -> Fault | None:
     return Fault("model_not_found", f"There is no model at {model}: the path does not exist.", fatal=True)
 
 
-def _listener(port: int) -> str | None:
-    """`pid 123, python`, as far as we may see it."""
+def check_listener(port: int, own: Set[int]) -> Fault | None:
+    """A fault when it is not one of `own` that listens on `port`: then somebody else gave the answers.
+
+    Two programs can hold one port as long as neither listens, so a start can lose it while loading.
+    """
+    others = _listeners(port)
+    return _port_in_use(port, others) if others and not own & others.keys() else None
+
+
+def _port_in_use(port: int, listeners: Mapping[int, str]) -> Fault:
+    who = ", ".join(f"pid {pid}, {name}" for pid, name in listeners.items())
+    by = f"another program ({who})" if who else "another program"
+    return Fault("port_in_use", f"Port {port} is in use by {by}; choose another port or stop it.", fatal=True)
+
+
+def _listeners(port: int) -> dict[int, str]:
+    """pid -> name of who listens on `port`, as far as we may see it."""
+    found: dict[int, str] = {}
     with suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", None) == port
             if listens and connection.pid:
-                return f"pid {connection.pid}, {psutil.Process(connection.pid).name()}"
-    return None
+                found[connection.pid] = psutil.Process(connection.pid).name()
+    return found

@@ -43,6 +43,12 @@ class LogFile:
             older = self._old_path(1)
             return _read_at(older, _size(older) + offset, min(limit, -offset))
 
+    def append(self, line: str) -> None:
+        """Add a line of the deck's own."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(f"{line}\n".encode())
+
     def first_position(self) -> int:
         """The position of the first byte that can be read: in the file before the present one."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 import uuid
@@ -163,6 +164,7 @@ class EngineWork:
         await self._records.save_launch(marker, spec.profile.version_id)
         record = RunRecord(marker, runrecord.boot_id(), self.log_file.end, frozenset())
         await asyncio.to_thread(runrecord.write, self._record_path, record)
+        await asyncio.to_thread(self.log_file.append, _headline(spec, now))
         try:  # from here to the watch nothing may be awaited: a process without an owner could come of it
             process = processes.spawn(plan, self.log_file.path)
         except OSError as error:
@@ -175,13 +177,15 @@ class EngineWork:
         await self._records.save_process(process, now, text)
         return None
 
-    async def _until_it_serves(self, run: Run, tree: ProcessTree) -> Serves | Silent:
+    async def _until_it_serves(self, run: Run, tree: ProcessTree) -> Serves | Silent | Refused:
         """Ask until a token comes, or until nothing has moved for too long."""
         limit, tries, looked = self._deck.settings.start_timeout_seconds, 0, 0.0
         while True:
             probe = await self._ask(limit)
             if probe.answer is Answer.SERVES:
-                await tree.refresh()
+                own = {process.pid for process in await tree.refresh()}
+                if (fault := await asyncio.to_thread(checks.check_listener, self.spec.port, own)) is not None:
+                    return Refused(fault)
                 run.served()
                 return Serves(probe.detail or _served(run))
             silence = time.monotonic() - run.last_life
@@ -226,6 +230,13 @@ def _verified(recorded: Recorded) -> processes.Process | None:
     if entry is None or not entry.alive or entry.process != recorded.process or entry.marker != recorded.marker:
         return None
     return entry.process
+
+
+def _headline(spec: EngineSpec, now: float) -> str:
+    """A line in the engine's own format, so that runs can be told apart in its log."""
+    stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(now))
+    profile = f"{spec.profile.name} v{spec.profile.number}"
+    return f"(Tierdeck pid={os.getpid()}) INFO {stamp} [supervisor] Starting {spec.name} with {profile}."
 
 
 def _served(run: Run) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -37,7 +39,7 @@ def settings(data_dir: Path, **changes: Any) -> Settings:
     values: dict[str, Any] = {
         "data_dir": data_dir,
         "stop_grace_seconds": 1.0,
-        "restart_wait_seconds": 0.05,
+        "restart_wait_seconds": 0.2,
         "drain_timeout_seconds": 5.0,
         "start_timeout_seconds": 15.0,
     }
@@ -173,3 +175,18 @@ def is_alive(pid: int) -> bool:
     """False for a zombie too: it may be somebody else's to collect."""
     entry = read_entry(pid)
     return entry is not None and entry.alive
+
+
+@asynccontextmanager
+async def prepared(data_dir: Path, engine: Engine) -> AsyncIterator[tuple[Settings, Database]]:
+    """Settings under which engines outlive the deck, and a database; nothing outlives the test."""
+    config = settings(data_dir)
+    database = await create_database(config, engine)
+    try:
+        yield config, database
+    finally:
+        async with database.session() as session:
+            row = await session.get(EngineRow, 1)
+        await database.close()
+        for pid in marked(row.marker) if row is not None and row.marker else []:
+            os.kill(pid, signal.SIGKILL)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from app.config import Settings
-from app.store.database import Database
 from app.store.models import EngineRow
 from app.supervisor.states import EngineState
 from tests.integration.supervisor_rig import (
@@ -19,10 +17,9 @@ from tests.integration.supervisor_rig import (
     ROOT,
     STOPPED,
     Engine,
-    create_database,
     is_alive,
     marked,
-    settings,
+    prepared,
     supervising,
 )
 
@@ -57,98 +54,88 @@ async def killed_deck(data_dir: Path) -> int:
     return int(line)
 
 
-async def prepared(tmp_path: Path, engine: Engine) -> tuple[Settings, Database]:
-    config = settings(tmp_path)
-    return config, await create_database(config, engine)
-
-
 async def test_killed_deck_and_its_successor(tmp_path: Path) -> None:
     """A new deck adopts the engine of a killed one: same process, still answering, stopped as any other."""
-    config, database = await prepared(tmp_path, Engine({"fake-orphan": True}, wanted="running"))
-    pid = await killed_deck(tmp_path)
-    assert is_alive(pid)
-    async with supervising(config, database) as rig:
-        ready = await rig.until(READY)
-        assert ready.pid == pid and ready.restarts == 0 and "served before" in ready.cause
-        assert ready.started_at is not None and ready.started_at < ready.since
-        assert ready.running_version == 1
-        assert any("startup complete" in line.text for line in rig.engines.log_tail("one"))
-        async with database.session() as session:
-            row = await session.get(EngineRow, 1)
-        assert row is not None and row.marker is not None
-        assert len(marked(row.marker)) == 2
-        await rig.engines.stop("one")
-        await rig.until(STOPPED)
-        assert marked(row.marker) == [] and not is_alive(pid)
-    await database.close()
+    async with prepared(tmp_path, Engine({"fake-orphan": True}, wanted="running")) as (config, database):
+        pid = await killed_deck(tmp_path)
+        assert is_alive(pid)
+        async with supervising(config, database) as rig:
+            ready = await rig.until(READY)
+            assert ready.pid == pid and ready.restarts == 0 and "served before" in ready.cause
+            assert ready.started_at is not None and ready.started_at < ready.since
+            assert ready.running_version == 1
+            assert any("startup complete" in line.text for line in rig.engines.log_tail("one"))
+            async with database.session() as session:
+                row = await session.get(EngineRow, 1)
+            assert row is not None and row.marker is not None
+            assert len(marked(row.marker)) == 2
+            await rig.engines.stop("one")
+            await rig.until(STOPPED)
+            assert marked(row.marker) == [] and not is_alive(pid)
 
 
 async def test_adopted_engine_is_watched(tmp_path: Path) -> None:
     """The end of a process that is not our child is seen at once, too."""
-    config, database = await prepared(tmp_path, Engine({}, wanted="running"))
-    pid = await killed_deck(tmp_path)
-    async with supervising(config, database) as rig:
-        await rig.until(READY)
-        os.kill(pid, signal.SIGKILL)
-        after = await rig.until(frozenset({EngineState.BACKOFF}))
-        assert after.cause == "The engine exited while it served." and after.pid is None
-        again = await rig.until(READY)
-        assert again.pid != pid
-        await rig.engines.stop("one")
-        await rig.until(STOPPED)
-    await database.close()
+    async with prepared(tmp_path, Engine({}, wanted="running")) as (config, database):
+        pid = await killed_deck(tmp_path)
+        async with supervising(config, database) as rig:
+            await rig.until(READY)
+            os.kill(pid, signal.SIGKILL)
+            after = await rig.until(frozenset({EngineState.BACKOFF}))
+            assert after.cause == "The engine exited while it served." and after.pid is None
+            again = await rig.until(READY)
+            assert again.pid != pid
+            await rig.engines.stop("one")
+            await rig.until(STOPPED)
 
 
 @pytest.mark.parametrize("wanted", ["running", "stopped"])
 async def test_engine_vanished_between_two_decks(tmp_path: Path, wanted: str) -> None:
     """The next deck says so, ends what is left of it, and acts by what the operator wants."""
-    config, database = await prepared(tmp_path, Engine({"fake-orphan": True}, wanted="running"))
-    pid = await killed_deck(tmp_path)
-    async with database.begin() as session:
-        row = await session.get(EngineRow, 1)
-        assert row is not None
-        row.wanted = wanted
-    os.kill(pid, signal.SIGKILL)
-    (left_over,) = (other for other in marked(str(row.marker)) if other != pid)
-    async with supervising(config, database) as rig:
-        after = await rig.until(READY if wanted == "running" else STOPPED)
-        assert not is_alive(left_over)
-        causes = [transition.cause for transition in await rig.engines.transitions("one")]
-        assert any(f"(pid {pid}) ended while no deck was running" in cause for cause in causes)
-        if wanted == "running":
-            assert after.pid not in {None, pid}
-            await rig.engines.stop("one")
-            await rig.until(STOPPED)
-    await database.close()
+    async with prepared(tmp_path, Engine({"fake-orphan": True}, wanted="running")) as (config, database):
+        pid = await killed_deck(tmp_path)
+        async with database.begin() as session:
+            row = await session.get(EngineRow, 1)
+            assert row is not None
+            row.wanted = wanted
+        os.kill(pid, signal.SIGKILL)
+        (left_over,) = (other for other in marked(str(row.marker)) if other != pid)
+        async with supervising(config, database) as rig:
+            after = await rig.until(READY if wanted == "running" else STOPPED)
+            assert not is_alive(left_over)
+            causes = [transition.cause for transition in await rig.engines.transitions("one")]
+            assert any(f"(pid {pid}) ended while no deck was running" in cause for cause in causes)
+            if wanted == "running":
+                assert after.pid not in {None, pid}
+                await rig.engines.stop("one")
+                await rig.until(STOPPED)
 
 
 async def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
     """A recorded pid that now is another program is neither adopted nor signalled."""
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
-    config, database = await prepared(tmp_path, Engine({}, wanted="stopped"))
-    try:
-        async with database.begin() as session:
-            row = await session.get(EngineRow, 1)
-            assert row is not None
-            row.state, row.pid, row.pid_started_at, row.marker = "ready", stranger.pid, 1.0, "gone"
-        async with supervising(config, database) as rig:
-            await rig.until(STOPPED)
-        assert is_alive(stranger.pid)
-    finally:
-        stranger.kill()
-        await stranger.wait()
-        await database.close()
+    async with prepared(tmp_path, Engine({}, wanted="stopped")) as (config, database):
+        try:
+            async with database.begin() as session:
+                row = await session.get(EngineRow, 1)
+                assert row is not None
+                row.state, row.pid, row.pid_started_at, row.marker = "ready", stranger.pid, 1.0, "gone"
+            async with supervising(config, database) as rig:
+                await rig.until(STOPPED)
+            assert is_alive(stranger.pid)
+        finally:
+            stranger.kill()
+            await stranger.wait()
 
 
 async def test_deck_closed_with_engines_left_running(tmp_path: Path) -> None:
     """A deck that ends in order leaves its engines alone, and finds them where it left them."""
-    config, database = await prepared(tmp_path, Engine({}, wanted="running"))
-    async with supervising(config, database) as rig:
-        first = await rig.until(READY)
-    assert is_alive(first.pid)
-    async with supervising(config, database) as rig:
-        second = await rig.until(READY)
-        assert second.pid == first.pid
-        await rig.engines.stop("one")
-        await rig.until(STOPPED)
-    await database.close()
+    async with prepared(tmp_path, Engine({}, wanted="running")) as (config, database):
+        async with supervising(config, database) as rig:
+            first = await rig.until(READY)
+        assert is_alive(first.pid)
+        async with supervising(config, database) as rig:
+            second = await rig.until(READY)
+            assert second.pid == first.pid
+            await rig.engines.stop("one")
+            await rig.until(STOPPED)
