@@ -128,6 +128,21 @@ async def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
             await stranger.wait()
 
 
+async def test_deck_closed_during_a_start(tmp_path: Path) -> None:
+    """A start goes on without the deck; the next one follows it to its end, with the log from its beginning."""
+    flags = {"fake-start-seconds": 1.5}
+    async with prepared(tmp_path, Engine(flags, wanted="running")) as (config, database):
+        async with supervising(config, database) as rig:
+            while (first := rig.engines.status("one")).phase != "Loading the weights":
+                await asyncio.wait_for(rig.engines.changed(), 20)
+        assert first.pid is not None and is_alive(first.pid)
+        async with supervising(config, database) as rig:
+            second = await rig.until(READY)
+            assert second.pid == first.pid and "a first token came" in second.cause
+            await rig.engines.stop("one")
+            await rig.until(STOPPED)
+
+
 async def test_deck_closed_with_engines_left_running(tmp_path: Path) -> None:
     """A deck that ends in order leaves its engines alone, and finds them where it left them."""
     async with prepared(tmp_path, Engine({}, wanted="running")) as (config, database):
