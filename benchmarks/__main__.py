@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("benchmarks.door",)
+BENCHMARKS = ("benchmarks.door", "benchmarks.transfer", "benchmarks.restore",)
 
 
 def main() -> int:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from engine.config import ConfigError
 from engine.layout import HostLayout, PoolName
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 #: Slots begin here within the arena's pools: no two pools share a page.
 PAGE_BYTES = mmap.PAGESIZE
@@ -57,6 +64,28 @@ class Arena:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         except OSError:  # a kernel without them: the same memory in small pages
             return
+
+
+def check_memory(worker_bytes: int, meminfo: Path = MEMINFO, limit: Path = CGROUP_LIMIT) -> None:
+    """Refuse a share that this machine does not have: the system would end the engine hours later."""
+    available = _available_bytes(meminfo, limit)
+    if available is not None and worker_bytes > available:
+        key = "cpu_bytes_to_use"
+        raise ConfigError(
+            f"kv_connector_extra_config: {key} gives this worker {worker_bytes} bytes, but only {available} "
+            "are available: write a smaller size.",
+            key,
+        )
+
+
+def _available_bytes(meminfo: Path, limit: Path) -> int | None:
+    """What could be taken now, and no more than this container may have at all; None if unknown."""
+    found = []
+    with contextlib.suppress(OSError):
+        found += [int(kib) * 1024 for kib in re.findall(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())]
+    with contextlib.suppress(OSError):
+        found += [int(text) for text in re.findall(r"^\d+$", limit.read_text().strip())]
+    return min(found, default=None)
 
 
 def _whole_pages(size: int) -> int:

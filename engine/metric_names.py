@@ -77,4 +77,14 @@ METRICS: Final[tuple[ConnectorMetric, ...]] = (
     ),
 )
 
+
+def reference() -> str:
+    """The metrics as a Markdown table, for the documentation."""
+    rows = [
+        f"| `{one.name}` | {', '.join(f'`{label}`' for label in one.labels)} | {one.kind} | {one.documentation} |"
+        for one in METRICS
+    ]
+    return "\n".join(["| metric | labels | kind | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+
+
 BY_NAME: Final[dict[str, ConnectorMetric]] = {metric.name: metric for metric in METRICS}

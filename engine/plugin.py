@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import structlog
+from vllm.logger import init_logger
 
-log = structlog.get_logger(__name__)
+log = init_logger("vllm.tierdeck.plugin")
 
 SPEC = ("TieringOffloadingSpec", "engine.spec")
 CONNECTOR = ("OffloadingConnector", "engine.connector")
@@ -23,7 +23,7 @@ def register() -> None:
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
         from vllm.v1.kv_offload.factory import OffloadingSpecFactory
     except ImportError as error:
-        log.warning("tier_plugin_not_registered", reason=str(error))
+        log.warning("The host tier is not available: this vLLM has no place for it (%s).", error)
         return
     _replace(OffloadingSpecFactory, *SPEC)
     _replace(KVConnectorFactory, *CONNECTOR)
@@ -32,6 +32,6 @@ def register() -> None:
 def _replace(factory: Any, name: str, module: str) -> None:
     registry = getattr(factory, "_registry", None)
     if not isinstance(registry, dict):  # another vLLM: the names keep their own meaning
-        log.warning("tier_plugin_not_registered", factory=factory.__name__)
+        log.warning("The host tier is not available: %s of this vLLM is another one.", factory.__name__)
         return
     registry[name] = lambda: getattr(importlib.import_module(module), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import structlog
+from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     OffloadingManager,
@@ -15,7 +15,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-from engine.arena import Arena
+from engine.arena import Arena, check_memory
 from engine.config import ConfigError, TierConfig, parse_config
 from engine.handover import surroundings
 from engine.layout import HostLayout, host_layout
@@ -24,7 +24,7 @@ from engine.metrics import definitions
 from engine.transfer import Copier
 from engine.worker import TierWorker, check_caches
 
-log = structlog.get_logger(__name__)
+log = init_logger("vllm.tierdeck.spec")
 
 
 class TieringOffloadingSpec(OffloadingSpec):
@@ -47,10 +47,9 @@ class TieringOffloadingSpec(OffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         """The scheduler's side, made once."""
         if self._manager is None:
-            plan = self.layout.plan
-            log.info(
-                "tier_slots", token=plan.token_slots, state=plan.state_slots, worker_bytes=self.layout.worker_bytes
-            )
+            plan, gib = self.layout.plan, self.layout.worker_bytes / (1 << 30)
+            slots = (plan.token_slots, plan.state_slots)
+            log.info("Host tier: %d token slots and %d state slots, %.2f GiB per worker.", *slots, gib)
             self._manager = TierManager(
                 self.layout,
                 self.config.parallel.world_size,
@@ -63,6 +62,7 @@ class TieringOffloadingSpec(OffloadingSpec):
         """The side of this worker process, made once."""
         if self._worker is None:
             check_caches(self.layout, kv_caches)
+            check_memory(self.layout.worker_bytes)
             arena = Arena(self.layout)
             copier = _copier(self.tier_config, kv_caches, arena)
             self._worker = TierWorker(self.layout, arena, kv_caches, copier)

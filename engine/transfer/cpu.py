@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
+from vllm.logger import init_logger
 
 from engine.transfer.base import Copier, CopyBatch, Finished
 
-log = structlog.get_logger(__name__)
+log = init_logger("vllm.tierdeck.transfer")
 
 #: One task of a thread. Small enough for a load to overtake a long store, large enough to be worth it.
 TASK_BYTES = 8 << 20
@@ -170,7 +170,7 @@ class CpuCopier(Copier):
             for run in task:
                 copy_run(run, to_host)
         except Exception:
-            log.exception("tier_copy_failed", job_id=job.job_id, to_host=to_host)
+            log.exception("Host tier: the %s of job %d failed.", "store" if to_host else "load", job.job_id)
             success = False
         with self._changed:
             job.success &= success

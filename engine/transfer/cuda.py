@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import structlog
 import torch
+from vllm.logger import init_logger
 
 from engine.transfer.base import Copier, CopyBatch, Finished
 
-log = structlog.get_logger(__name__)
+log = init_logger("vllm.tierdeck.transfer")
 
 BatchCopy = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
@@ -85,7 +85,7 @@ def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) 
 
         native = _custom_ops.swap_blocks_batch
     except (ImportError, AttributeError):
-        log.warning("tier_batch_copy_missing", instead="one torch copy per piece")
+        log.warning("Host tier: this build has no batch copy; copying piece by piece, which is slow.")
         return PieceCopy(device_views, host_bytes)
 
     def batch_copy(source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
@@ -120,7 +120,7 @@ def pin(address: int, size: int) -> bool:
     for offset in range(0, size, most):
         error = runtime.cudaHostRegister(address + offset, min(most, size - offset), 0)
         if int(error) != 0:
-            log.warning("tier_memory_not_pinned", error=int(error), bytes=size)
+            log.warning("Host tier: %d bytes could not be pinned (CUDA error %d); copies are slower.", size, int(error))
             return False
     return True
 

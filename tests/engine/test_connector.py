@@ -8,8 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import HOST_TIER, EngineProcess, running_engine
-from tests.engine.streams import complete, metrics, prompt
+from benchmarks.real_engine import (
+    HOST_TIER,
+    DidNotStart,
+    EngineProcess,
+    complete,
+    metrics,
+    prompt,
+    running_engine,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -68,7 +75,7 @@ def test_every_length_gives_the_same_tokens_from_the_host(real_engine: str) -> N
 def test_the_engine_says_how_many_slots_it_has(real_engine_process: EngineProcess) -> None:
     """And that it runs this connector under the field report's names."""
     log = real_engine_process.log.read_text()
-    assert "tier_slots" in log
+    assert "Host tier: 2663 token slots and 32 state slots" in log
     assert "Creating offloading spec with name: TieringOffloadingSpec" in log
 
 
@@ -76,7 +83,7 @@ def test_a_bad_configuration_ends_the_start_with_one_sentence(demo_model: Path, 
     """The key and what to write are in the log, and nothing is left behind."""
     bad = json.loads(json.dumps(HOST_TIER))
     bad["kv_connector_extra_config"]["cpu_bytes_to_use"] = "lots"
-    with pytest.raises(pytest.fail.Exception) as caught, running_engine(demo_model, tmp_path / "log", bad):
+    with pytest.raises(DidNotStart) as caught, running_engine(demo_model, tmp_path / "log", bad):
         pass
     assert "cpu_bytes_to_use cannot be 'lots': write a number of bytes or a size such as \"64GiB\"" in str(caught.value)
     assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_RUNNING]

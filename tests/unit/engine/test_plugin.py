@@ -24,13 +24,13 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 from app.scrape.names import METRICS as SCRAPED
+from benchmarks.real_engine import HOST_TIER
 from engine import metric_names, plugin
 from engine.config import ConfigError
 from engine.handover import handing_over, surroundings
 from engine.manager import TierManager
 from engine.metrics import definitions
 from engine.worker import TierWorker
-from tests.conftest import HOST_TIER
 
 EXTRA = HOST_TIER["kv_connector_extra_config"]
 
