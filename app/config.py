@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     )
     admin_token: SecretStr | None = Field(
         None,
-        description="Accepted as bearer token and at sign-in. Default: made on the first run, kept in the data directory.",
+        description="Accepted as bearer token and at sign-in. Default: made on the first run, kept in the data folder.",
     )
     prometheus_url: str | None = Field(None, description="An existing Prometheus to read history from.")
     engine_python: Path = Field(Path(sys.executable), description="Interpreter that starts the engines.")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("benchmarks.door", "benchmarks.transfer", "benchmarks.restore",)
+BENCHMARKS = (
+    "benchmarks.door",
+    "benchmarks.transfer",
+    "benchmarks.restore",
+)
 
 
 def main() -> int:

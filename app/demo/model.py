@@ -94,9 +94,7 @@ def main() -> int:
     """Command line entry."""
     parser = argparse.ArgumentParser(prog="python -m app.demo.model", description="Build the demo model.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument(
-        "--interpreter", type=Path, default=Path(sys.executable), help="has torch and transformers"
-    )
+    parser.add_argument("--interpreter", type=Path, default=Path(sys.executable), help="has torch and transformers")
     arguments = parser.parse_args()
     try:
         print(build_demo_model(arguments.directory, arguments.interpreter))

@@ -39,9 +39,7 @@ class Engines:
     until there are none. `entry` is the program that an engine's interpreter runs.
     """
 
-    def __init__(
-        self, settings: Settings, database: Database, events: Events, entry: tuple[str, ...] = ENTRY
-    ) -> None:
+    def __init__(self, settings: Settings, database: Database, events: Events, entry: tuple[str, ...] = ENTRY) -> None:
         self.in_flight: Callable[[str], int] = lambda _name: 0
         self.idle: Callable[[str], Awaitable[None]] = self._idle_by_count
         self._settings = settings
@@ -119,9 +117,7 @@ class Engines:
         """Wait until the status of any engine changes."""
         await self._change.wait()
 
-    async def wait_for(
-        self, name: str, states: frozenset[EngineState], timeout_seconds: float | None
-    ) -> EngineStatus:
+    async def wait_for(self, name: str, states: frozenset[EngineState], timeout_seconds: float | None) -> EngineStatus:
         """Wait until the engine is in one of `states`. Raises TimeoutError."""
         async with asyncio.timeout(timeout_seconds):
             while (status := self.status(name)).state not in states:

@@ -1,13 +1,13 @@
 """What follows from what happened to an engine. Pure: the owner acts, this module decides.
 
-    command  | stopped   starting   ready/stalled     draining        stopping      backoff    failed
-    ---------+------------------------------------------------------------------------------------------
-    start    | starting  -          -                 ready           then start    starting   starting
-    stop     | -         stopping   draining, stop    then stop       then stop     stopping   stopping
-    stop now | -         stopping   stopping          stopping        then stop     stopping   stopping
-    restart  | starting  stopping,  draining, start   then start      then start    starting   starting
-             |           start
-    drain    | conflict  conflict   draining, stay    (as it was)     conflict      conflict   conflict
+command  | stopped   starting   ready/stalled     draining        stopping      backoff    failed
+---------+------------------------------------------------------------------------------------------
+start    | starting  -          -                 ready           then start    starting   starting
+stop     | -         stopping   draining, stop    then stop       then stop     stopping   stopping
+stop now | -         stopping   stopping          stopping        then stop     stopping   stopping
+restart  | starting  stopping,  draining, start   then start      then start    starting   starting
+         |           start
+drain    | conflict  conflict   draining, stay    (as it was)     conflict      conflict   conflict
 """
 
 from __future__ import annotations

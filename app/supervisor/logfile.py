@@ -75,9 +75,7 @@ class LogFile:
                 return found
             span *= 4
 
-    def _tail_within(
-        self, span: int, lines: int, search: str, level: str, now: float
-    ) -> tuple[list[LogLine], bool]:
+    def _tail_within(self, span: int, lines: int, search: str, level: str, now: float) -> tuple[list[LogLine], bool]:
         start, data = self._last_bytes(span)
         folder, reader = LineFolder(start), LineReader(now)
         raws = list(folder.feed(data))

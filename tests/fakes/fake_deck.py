@@ -216,8 +216,8 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await database.migrate()
-        await _seed(deck, scenario)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        (data_dir / "tierdeck.db").write_bytes(await _seeded_database(scenario))
         await deck.signin.open()
         await deck.alerts.open()
         deck.loops.start("delivery", delivery.run)
@@ -229,8 +229,23 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     return build_application(deck, lifespan)
 
 
-async def _seed(deck: Deck, scenario: str) -> None:
-    async with deck.database.begin() as session:
+_seeded: dict[str, bytes] = {}
+
+
+async def _seeded_database(scenario: str) -> bytes:
+    """A database file with the scenario's rows; made once, since each migration takes a second."""
+    if scenario not in _seeded:
+        with tempfile.TemporaryDirectory() as directory:
+            database = Database(f"sqlite+aiosqlite:///{directory}/seeded.db")
+            await database.migrate()
+            await _seed(database, scenario)
+            await database.close()
+            _seeded[scenario] = (Path(directory) / "seeded.db").read_bytes()
+    return _seeded[scenario]
+
+
+async def _seed(database: Database, scenario: str) -> None:
+    async with database.begin() as session:
         first = fleets.FirstFleet(
             fleet="main",
             engine="main-1",
@@ -245,15 +260,16 @@ async def _seed(deck: Deck, scenario: str) -> None:
         )
         if scenario == "none" or not await fleets.seed(session, first, time.time() - 90_000):
             return
-    await deck.profiles.save("agents", Draft(CONFIG, FLAGS), "admin", "A host tier of 64 GiB.")
-    await deck.profiles.save(
+    profiles = Profiles(database, Events())
+    await profiles.save("agents", Draft(CONFIG, FLAGS), "admin", "A host tier of 64 GiB.")
+    await profiles.save(
         "agents",
         Draft(CONFIG.replace("262144", "65536"), FLAGS),
         "admin",
         "Short sub-sessions: lower reference length.",
     )
     if scenario in {"busy", "pressed"}:
-        async with deck.database.begin() as session:
+        async with database.begin() as session:
             engine = await session.get_one(EngineRow, 1)
             engine.running_version_id, engine.pid = 3, 1
             session.add(
@@ -268,15 +284,15 @@ async def _seed(deck: Deck, scenario: str) -> None:
                 )
             )
     if scenario == "pressed":
-        await _seed_alert(deck)
+        await _seed_alert(database)
 
 
-async def _seed_alert(deck: Deck) -> None:
+async def _seed_alert(database: Database) -> None:
     """The rule fires, one receiver was told, another refused the message with status 200."""
-    await deck.alerts.open()
+    await Alerts(database, Events(), DeliveryLoop(database, Events())).open()
     now = time.time()
     said = "Host hits serve only 0.9 % of the input tokens while 41.0 % are recomputed."
-    async with deck.database.begin() as session:
+    async with database.begin() as session:
         memory = Memory(is_firing=True, state="firing", since=now - 420, sentence=said, read_at=now)
         session.add(AlertStateRow(rule_id=1, fleet_id=1, state=memory.to_json(), updated_at=now))
         for name, channel in (("ops room", "feishu"), ("pager", "generic")):

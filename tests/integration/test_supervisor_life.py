@@ -290,7 +290,7 @@ async def test_stop_during_start(tmp_path: Path) -> None:
 
 async def test_arguments_arrive_as_written(tmp_path: Path) -> None:
     """No shell touches the command line: what was stored is what the engine reads."""
-    extra = {"a": "it's \"$HOME\" `id` \n 主机 \\", "n": 10737418240}
+    extra = {"a": 'it\'s "$HOME" `id` \n 主机 \\', "n": 10737418240}
     config = {"kv_connector": "X", "kv_connector_extra_config": extra}
     dump = tmp_path / "dump.json"
     flags = {"fake-dump": str(dump), "override": {"a b": "c d"}, "many": [1, "two words"], "dash": "-1"}

@@ -160,9 +160,7 @@ def _reads_environment(module: Module) -> bool:
 
 def test_no_module_is_called_after_nothing() -> None:
     """A module's name says what is in it."""
-    assert {
-        name for name in OURS if name.rpartition(".")[2] in FORBIDDEN_NAMES and name not in ALLOWED_NAMES
-    } == set()
+    assert {name for name in OURS if name.rpartition(".")[2] in FORBIDDEN_NAMES and name not in ALLOWED_NAMES} == set()
 
 
 def test_files_stay_short() -> None:

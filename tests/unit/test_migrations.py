@@ -45,9 +45,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{server.rpartition('/')[0]}/{name}"
 
 
-def _inside(
-    url: str, look: Callable[[sa.Connection], Result], *, outside_transaction: bool = False
-) -> Result:
+def _inside(url: str, look: Callable[[sa.Connection], Result], *, outside_transaction: bool = False) -> Result:
     """What `look` finds or does on a connection of its own."""
 
     async def run() -> Result:

@@ -77,9 +77,6 @@ async def add_mark(session: AsyncSession, engine_id: int, at: float, kind: str, 
 async def newest_transitions(session: AsyncSession, engine_id: int, limit: int) -> Sequence[TransitionRow]:
     """The last changes of state, newest first."""
     rows = await session.scalars(
-        select(TransitionRow)
-        .where(TransitionRow.engine_id == engine_id)
-        .order_by(TransitionRow.id.desc())
-        .limit(limit)
+        select(TransitionRow).where(TransitionRow.engine_id == engine_id).order_by(TransitionRow.id.desc()).limit(limit)
     )
     return rows.all()

@@ -62,9 +62,7 @@ def test_what_is_not_finished_is_built_anew(builder: Path, tmp_path: Path, stamp
         ("raise SystemExit(3)", "exit status 3"),
     ],
 )
-def test_failed_build_says_why_and_leaves_nothing(
-    builder: Path, tmp_path: Path, script: str, sentence: str
-) -> None:
+def test_failed_build_says_why_and_leaves_nothing(builder: Path, tmp_path: Path, script: str, sentence: str) -> None:
     """One sentence with the cause; no directory that looks like a model."""
     builder.write_text(script)
     directory = tmp_path / "data" / "demo"

@@ -95,8 +95,10 @@ CASES = [
     (["(EngineCore pid=1) engine.config.ConfigError: a.b must be positive"], "config_rejected", True, ["a.b"]),
     (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"], "out_of_memory", True, ["20.00"]),
     (
-        ["RuntimeError: [enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried to "
-         "allocate 68719476736 bytes. Error code 12 (Cannot allocate memory)"],
+        [
+            "RuntimeError: [enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 68719476736 bytes. Error code 12 (Cannot allocate memory)"
+        ],
         "out_of_memory",
         True,
         ["68719476736"],
