@@ -9,6 +9,7 @@ BENCHMARKS = (
     "benchmarks.door",
     "benchmarks.transfer",
     "benchmarks.restore",
+    "benchmarks.series",
 )
 
 
