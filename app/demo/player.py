@@ -74,21 +74,23 @@ class Player:
         return Model(name, models[0].get("max_model_len"), min(measured, MOST_CHARACTERS_PER_TOKEN))
 
     async def play(self, sizes: Sizes, model: Model, until_seconds: float, report: Report) -> None:
-        """Report each step as it begins and each request as it ends; no step begins after `until_seconds`."""
-        started = time.monotonic()
+        """Report each step as it begins and each request as it ends; none begins after `until_seconds`."""
+        clock = Clock(time.monotonic(), until_seconds)
         for step in acts(self._seed, sizes):
-            if time.monotonic() - started >= until_seconds:
+            if clock.is_over():
                 return
             report(step)
             waiting = iter(step.sessions)
             async with asyncio.TaskGroup() as group:
                 for _ in range(step.width):
-                    group.create_task(self._lane(waiting, model, started, report))
+                    group.create_task(self._lane(waiting, model, clock, report))
 
-    async def _lane(self, sessions: Iterator[tuple[Turn, ...]], model: Model, started: float, report: Report) -> None:
+    async def _lane(self, sessions: Iterator[tuple[Turn, ...]], model: Model, clock: Clock, report: Report) -> None:
         for session in sessions:
             for turn in session:
-                report(await self._turn(turn, model, started))
+                if clock.is_over():
+                    return
+                report(await self._turn(turn, model, clock.started))
 
     async def _turn(self, turn: Turn, model: Model, started: float) -> Played:
         text = session_text(self._seed, turn.session, int(turn.tokens * model.characters_per_token))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
+import httpx
 import pytest
 
-from app.demo.player import Model, Played, fitted, summarise
-from app.demo.traffic import Kind, Sizes, Turn
+from app.demo.player import Model, Played, Player, fitted, summarise
+from app.demo.traffic import Kind, Sizes, Step, Turn
 
 
 def played(kind: Kind, tokens: int, seconds: float | None, error: str | None = None) -> Played:
@@ -39,3 +43,21 @@ def test_a_small_model_gets_shorter_sessions() -> None:
     sizes = fitted(Sizes(), Model("m", 8192, 2.0))
     assert max(sizes.main_first, sizes.main_last, sizes.short_most) + sizes.answer < 8192
     assert fitted(Sizes(), Model("m", None, 2.0)) == Sizes()
+
+
+async def test_no_request_begins_after_the_time_is_over() -> None:
+    """Also in the middle of a long step: the slow machine's demo ends when the fast one's does."""
+    answer = {"usage": {"prompt_tokens": 10}}
+    asked = []
+
+    async def slow_engine(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        await asyncio.sleep(0.05)
+        return httpx.Response(200, text=f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n")
+
+    seen: list[Step | Played] = []
+    transport = httpx.MockTransport(slow_engine)
+    async with httpx.AsyncClient(transport=transport, base_url="http://deck") as client:
+        await Player(client, 1).play(Sizes(), Model("m", None, 2.0), 0.22, seen.append)
+    assert any(isinstance(what, Step) and what.width == 2 for what in seen)
+    assert len(asked) == sum(isinstance(what, Played) for what in seen) < 12
