@@ -1,7 +1,7 @@
 // One chart drawn with uPlot: stacked shares as areas, everything else as lines from 0.
 
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
-import { clock, count, duration, share, size } from "./format.js";
+import { count, duration, share, size } from "./format.js";
 
 const SYNC = uPlot.sync("deck");
 const DASHES = { "state-slots": [6, 3], waiting: [6, 3], p90: [6, 3], p99: [2, 3], preemptions: [2, 3] };
@@ -90,7 +90,6 @@ function drawMarks(u, marks) {
 export function draw(box, first, height, { onCursor, onZoom }) {
   let data = first;
   let zoomed = null;
-  let isOurs = false;
   const ink = colour("ink-3");
   const line = colour("line");
   const axis = { stroke: ink, font: `11px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false } };
@@ -111,7 +110,7 @@ export function draw(box, first, height, { onCursor, onZoom }) {
       { ...axis, grid, values: (_u, splits) => splits.map((value) => (data.unit === "share" ? `${Math.round(value * 100)} %` : label(value))), size: 56, gap: 6, space: 36, incrs: data.unit === "share" ? [0.25, 0.5] : data.unit === "requests" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
     ],
     hooks: {
-      setCursor: [(u) => { if (!isOurs) onCursor(u.cursor.idx ?? null); }],
+      setCursor: [(u) => onCursor(u.cursor.idx ?? null)],
       setSelect: [(u) => {
         if (u.select.width < 4) return;
         const range = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
@@ -132,22 +131,19 @@ export function draw(box, first, height, { onCursor, onZoom }) {
     update(next, zoom) {
       data = next;
       zoomed = zoom;
-      isOurs = true; // new data moves the cursor's index, not the reader's hand
       plot.setData(columnsOf(data));
-      isOurs = false;
     },
     zoom(range) {
       zoomed = range;
       plot.setScale("x", { min: range?.[0] ?? data.from, max: range?.[1] ?? data.to });
     },
     point(index) {
-      if (index === null) plot.setCursor({ left: -10, top: -10 });
-      else plot.setCursor({ left: plot.valToPos(data.at[index], "x"), top: plot.over.clientHeight / 2 });
+      const left = index === null ? -10 : plot.valToPos(data.at[index], "x");
+      plot.setCursor({ left, top: index === null ? -10 : 10 }, true, true);
     },
     resize(width, tall) {
       if (width > 0) plot.setSize({ width, height: tall });
     },
     destroy: () => plot.destroy(),
-    title: () => clock(data.to),
   };
 }
