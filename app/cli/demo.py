@@ -68,7 +68,8 @@ def request_line(played: Played) -> str:
     start = f"  {minutes:02d}:{seconds:02d}  {turn.session:<12} turn {turn.number:<3}"
     if played.error is not None:
         return f"{start} failed: {played.error}"
-    tokens = f"{played.prompt_tokens or turn.tokens:>7,} tokens"
+    count = f"~{turn.tokens:,}" if played.prompt_tokens is None else f"{played.prompt_tokens:,}"
+    tokens = f"{count:>7} tokens"
     cached = "" if played.cached_tokens is None else f"  {played.cached_tokens:>7,} cached"
     first = "-" if played.first_token_seconds is None else f"{played.first_token_seconds:.2f} s"
     return f"{start} {turn.kind.value:<8}{tokens}{cached}  first token {first}"
@@ -78,16 +79,20 @@ def closing_words(summary: Summary, origin: dict[str, Any] | None) -> str:
     """What a newcomer should have seen."""
     lines = [f"\n{summary.requests} requests, {summary.input_tokens:,} input tokens, {summary.failed} failed."]
     if summary.cold_first_token_seconds is not None:
-        lines.append(f"Never seen before: {summary.cold_tokens:,} tokens, {_first(summary.cold_first_token_seconds)}")
+        lines.append(f"Never seen before: {_tokens(summary.cold_tokens)}, {_first(summary.cold_first_token_seconds)}")
     if summary.return_first_token_seconds is not None:
         faster = (
             f"{summary.times_faster:.0f} times faster a token" if summary.times_faster else "no cold turn to compare"
         )
         words = f"{_first(summary.return_first_token_seconds)} ({faster})"
-        lines.append(f"Pushed out and back: {summary.return_tokens:,} tokens, {words}")
+        lines.append(f"Pushed out and back: {_tokens(summary.return_tokens)}, {words}")
     if origin is not None:
         lines.append(_origin_words(origin))
     return "\n".join(lines)
+
+
+def _tokens(count: int | None) -> str:
+    return "tokens not counted by the engine" if count is None else f"{count:,} tokens"
 
 
 def _first(seconds: float) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_rig import Home, deck, home
+from tests.integration.cli_rig import Home, command, deck, home
+from tests.integration.supervisor_rig import ROOT
 
 PROFILE = json.dumps(
     {
@@ -108,3 +111,19 @@ def test_the_demo_traffic_plays_and_tells(at: Home) -> None:
     told = at.answer("demo-traffic", "--minutes", "0.05", "--seed", "3")
     assert told["seed"] == 3 and told["summary"]["requests"] > 3 and told["summary"]["failed"] == 0
     assert {"vram_tokens", "host_tokens", "recomputed_tokens"} <= set(told["token_origin"])
+
+
+def test_the_demo_traffic_stops_when_asked(at: Home) -> None:
+    """Ctrl-C: no traceback, and what was seen until then is still told."""
+    process = subprocess.Popen(
+        command("demo-traffic"), env=at.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "turn 2" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, rest + errors
+    assert errors == "Stopped.\n"
+    assert "input tokens, 0 failed" in rest

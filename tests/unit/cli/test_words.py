@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,13 @@ def test_the_closing_words_compare_cold_and_back() -> None:
     assert "40 times faster" in words and "host 10.0%" in words and "VRAM 50.0%" in words
     unknown = closing_words(summarise([]), {**ORIGIN, "input_tokens": None, "reason": "no_scrape"})
     assert "not known (no_scrape)" in unknown
+
+
+def test_an_engine_that_does_not_count_is_not_made_to() -> None:
+    """What was sent is marked as about; nothing is printed as if the engine had said it."""
+    silent = replace(played(Kind.NEW, 10.0), prompt_tokens=None)
+    assert "~20,000 tokens" in request_line(silent)
+    assert "not counted" in closing_words(summarise([silent]), None)
 
 
 @pytest.mark.parametrize(
