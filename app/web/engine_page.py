@@ -101,7 +101,11 @@ def engine_actions(status: EngineStatus, in_flight: int, language: Language) -> 
 
 
 def _in_flight_sentence(in_flight: int, language: Language) -> str:
-    text = language.ngettext("%(count)s request is in flight.", "%(count)s requests are in flight.", in_flight)
+    text = language.ngettext(
+        "%(count)s request is in flight and is waited for.",
+        "%(count)s requests are in flight and are waited for.",
+        in_flight,
+    )
     return text % {"count": in_flight}
 
 

@@ -10,7 +10,8 @@ class Editor {
   constructor(form) {
     this.form = form;
     this.save = form.querySelector("[type=submit]");
-    this.saved = this.texts();
+    // What the page came with: something may have been typed before this script was here.
+    this.saved = Object.fromEntries(Object.values(FIELDS).map((name) => [name, form.elements[name].defaultValue]));
     this.turn = 0;
     let timer = null;
     form.addEventListener("input", (event) => {

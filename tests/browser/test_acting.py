@@ -129,7 +129,12 @@ async def test_saved_version_is_compared_applied_and_followed(page: Page, served
     await expect(dialog.locator("table")).to_contain_text("max-model-len")
     await expect(dialog).to_contain_text("Requests wait at the door meanwhile.")
     await dialog.locator("text=Apply version 4 to main (restarts 2 engines)").click()
-    await expect(page.locator("#rollouts article").first).to_contain_text("version 4 to main")
+    rollout = page.locator("#rollouts article").first
+    await expect(rollout).to_contain_text("running")
+    await expect(rollout).to_contain_text("Loading the weights")
+    await expect(rollout).to_contain_text("done", timeout=15_000)
+    await expect(page.locator("#apply")).to_contain_text("Runs this version.")
+    await expect(page.locator("#versions li", has=page.locator("#version-4"))).to_contain_text("main-1, main-2")
 
 
 async def test_comparison_shows_only_what_differs(page: Page) -> None:
