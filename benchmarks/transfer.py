@@ -70,8 +70,8 @@ def _copier(device: str, arena: Arena, tensors: list[torch.Tensor], threads: int
         return CpuCopier(threads)
     from engine.transfer.cuda import CudaCopier, find_batch_copy, pin
 
-    pin(arena.address, arena.size)
-    return CudaCopier(find_batch_copy(tensors, torch.from_numpy(arena.bytes.view(np.int8))))
+    release = pin(arena.address, arena.size)
+    return CudaCopier(find_batch_copy(tensors, torch.from_numpy(arena.bytes.view(np.int8))), release)
 
 
 def transfer(rig: Rig, store: bool, slots: list[int]) -> None:

@@ -56,8 +56,9 @@ class Arena:
 
     def close(self) -> None:
         """Give the memory back. Nothing may point into it any more."""
-        del self.bytes
-        self._map.close()
+        if not self._map.closed:
+            self.bytes = np.empty(0, dtype=np.uint8)
+            self._map.close()
 
     def _advise_huge_pages(self) -> None:
         try:

@@ -70,6 +70,9 @@ class TierConfig:
     self_describing_kv_events: bool = _documented(
         False, "Complete `BlockStored` events, where the engine publishes KV events at all."
     )
+    sync_load_budget_bytes: int | None = _documented(
+        None, "vLLM 0.33 and later: bytes per step that may be loaded within the step. No effect on 0.32."
+    )
 
 
 #: Keys of vLLM's own specs that this connector does not serve, with what to do about each.
@@ -178,6 +181,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "offload_prompt_only": _yes_or_no,
     "transfer_threads": _positive(2, MAX_TRANSFER_THREADS),
     "self_describing_kv_events": _yes_or_no,
+    "sync_load_budget_bytes": _positive(1 << 20),
 }
 
 

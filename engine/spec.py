@@ -107,9 +107,9 @@ def _cuda_copier(kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:
 
     from engine.transfer.cuda import CudaCopier, find_batch_copy, pin
 
-    pin(arena.address, arena.size)
+    release = pin(arena.address, arena.size)
     views = [cache.tensor for cache in kv_caches.tensors]
-    return CudaCopier(find_batch_copy(views, torch.from_numpy(arena.bytes.view("int8"))))
+    return CudaCopier(find_batch_copy(views, torch.from_numpy(arena.bytes.view("int8"))), release)
 
 
 def default_threads(cores: int) -> int:

@@ -17,6 +17,9 @@ from engine.transfer.base import Copier, CopyBatch, Finished
 
 log = init_logger("vllm.tierdeck.transfer")
 
+#: Drivers limit the size of one registration.
+MOST_PINNED_BYTES = 64 << 30
+
 BatchCopy = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
 
@@ -31,8 +34,9 @@ class _Flight(NamedTuple):
 class CudaCopier(Copier):
     """Two streams. `batch_copy` takes source and destination addresses, sizes and "sources at rest"."""
 
-    def __init__(self, batch_copy: BatchCopy) -> None:
+    def __init__(self, batch_copy: BatchCopy, release: Callable[[], None] = lambda: None) -> None:
         self._batch_copy = batch_copy
+        self._release = release  # of the host memory, once no copy needs it
         self._streams = {to_host: torch.cuda.Stream() for to_host in (True, False)}
         self._flights: dict[bool, deque[_Flight]] = {True: deque(), False: deque()}
 
@@ -76,6 +80,17 @@ class CudaCopier(Copier):
             stream.synchronize()
         for flights in self._flights.values():
             flights.clear()
+        self._batch_copy = _closed
+        self._release()
+        self._release = _nothing
+
+
+def _closed(source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
+    raise RuntimeError("the host tier is closed")
+
+
+def _nothing() -> None:
+    """What is left to release after the first time."""
 
 
 def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) -> BatchCopy:
@@ -113,16 +128,24 @@ class PieceCopy:
         raise ValueError(f"no tensor holds {size} bytes at {address:#x}")
 
 
-def pin(address: int, size: int) -> bool:
-    """Register host memory with the driver, so that copies run beside the host; False if it refuses."""
-    most = 64 << 30  # drivers limit the size of one registration
+def pin(address: int, size: int) -> Callable[[], None]:
+    """Register host memory with the driver, so that copies run beside the host; returns how to undo it."""
     runtime = torch.cuda.cudart()
-    for offset in range(0, size, most):
-        error = runtime.cudaHostRegister(address + offset, min(most, size - offset), 0)
-        if int(error) != 0:
+    pinned: list[int] = []
+
+    def release() -> None:
+        while pinned:
+            runtime.cudaHostUnregister(pinned.pop())
+
+    for start in range(address, address + size, MOST_PINNED_BYTES):
+        error = runtime.cudaHostRegister(start, min(MOST_PINNED_BYTES, address + size - start), 0)
+        if int(error) == 0:
+            pinned.append(start)
+        else:
+            release()
             log.warning("Host tier: %d bytes could not be pinned (CUDA error %d); copies are slower.", size, int(error))
-            return False
-    return True
+            break
+    return release
 
 
 def _flat(view: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from engine.manager import SlotsSpec
 from engine.sizing import SlotPlan
 from engine.transfer import CopyBatch
 from engine.transfer import cpu as cpu_copies
+from engine.transfer import cuda as cuda_copies
 from engine.transfer.cpu import CpuCopier, copy_run, runs
 from engine.transfer.cuda import CudaCopier, PieceCopy
 from engine.worker import TierWorker
@@ -96,6 +97,7 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for each in made:
         each.worker.shutdown()
+        each.worker.shutdown()  # vLLM may ask twice
 
 
 def test_blocks_and_states_come_back_exactly(make_bench: Callable[..., Bench]) -> None:
@@ -332,6 +334,35 @@ def test_a_gpu_copy_waits_for_the_model_and_never_blocks_the_step(monkeypatch: p
     assert fake.calls[-1] == "host waits for event"
     fake.done = True
     assert [(result.job_id, result.seconds) for result in copier.finished()] == [(1, 0.005), (2, 0.005)]
+
+
+class FakeDriver:
+    """Registers host memory until it has had enough."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.pinned: list[int] = []
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        if len(self.pinned) == self.most:
+            return 2
+        self.pinned.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.remove(address)
+        return 0
+
+
+@pytest.mark.parametrize(("most", "pinned"), [(9, 3), (2, 0)])
+def test_memory_is_pinned_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, most: int, pinned: int) -> None:
+    """In pieces the driver takes; let go of before the memory is given back."""
+    driver = FakeDriver(most)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    release = cuda_copies.pin(1 << 40, cuda_copies.MOST_PINNED_BYTES * 2 + 5)
+    assert len(driver.pinned) == pinned
+    release()
+    assert driver.pinned == []
 
 
 def test_the_fallback_without_a_batch_copy_copies_the_same_bytes() -> None:
