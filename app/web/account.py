@@ -97,6 +97,8 @@ def _form(request: Request, settings: Settings, next: str, error: str = "", stat
     _ = language_of(request).gettext
     if settings.admin_token is not None:
         hint = _("The value of TIERDECK_ADMIN_TOKEN.")
+    elif not settings.is_loopback:  # where files are is nobody's business out there
+        hint = _("Printed when the deck started; “tierdeck token” prints it again.")
     else:
         hint = _("Printed when the deck started, and kept in %(file)s.") % {"file": admin_token_path(settings)}
     page = SignInPage(

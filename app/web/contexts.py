@@ -45,7 +45,7 @@ class Page:
 
 @dataclass(frozen=True)
 class ErrorPage(Page):
-    """Something could not be shown: what, and what to do."""
+    """Any address: something could not be shown; what, and what to do."""
 
     template = "error.html"
     status: int
@@ -56,7 +56,7 @@ class ErrorPage(Page):
 
 @dataclass(frozen=True)
 class SignInPage(Page):
-    """One field and one button."""
+    """/login: one field and one button."""
 
     template = "login.html"
     next: str
@@ -120,7 +120,7 @@ class ProfilesPage(Page):
 
 @dataclass(frozen=True)
 class ProfilePage(Page):
-    """/profiles/{name}: editor, versions, comparison, applying."""
+    """/profiles/{name} and /new-profile: editor, versions, comparison, applying."""
 
     template = "profile.html"
     refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"rollouts": ("versions", "apply")}

@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 from jinja2 import meta
 
 from app.config import PROJECT_ROOT
-from app.web import contexts
+from app.web import contexts, pages
 from app.web.contexts import Page
 from app.web.render import TEMPLATE_DIR, context_of, environments
 from tests.fakes import fake_deck
@@ -57,6 +58,14 @@ def test_refreshed_blocks_exist(page: type[Page]) -> None:
     blocks = environments()["en"].get_template(page.template).blocks
     for block, along in page.refreshed_with.items():
         assert {block, *along} <= blocks.keys()
+
+
+def test_no_page_is_undocumented() -> None:
+    """Each address that answers with a page is named by the dataclass it is rendered from."""
+    told = " ".join(page.__doc__ or "" for page in PAGES)
+    addresses = {route.path for route in pages.router.routes if isinstance(route, APIRoute) and "GET" in route.methods}
+    assert len(addresses) >= 8
+    assert sorted(address for address in addresses if not re.search(rf"(^| ){re.escape(address)}[: ]", told)) == []
 
 
 def test_every_template_belongs_to_a_page() -> None:
