@@ -47,7 +47,7 @@ def _assemble(settings: Settings) -> Deck:
     database, events = Database(settings.resolved_database_url), Events()
     engines = Engines(settings, database, events)
     profiles = Profiles(database, events)
-    charts = Charts(database, engines)
+    charts = Charts(database, engines, beat_seconds=settings.scrape_interval_seconds)
     delivery_loop = DeliveryLoop(database, events, settings)
     return Deck(
         settings=settings,

@@ -120,10 +120,10 @@ def prompt(seed: int, length: int) -> list[int]:
     return [rng.randrange(3, 500) for _ in range(length)]
 
 
-def complete(base_url: str, tokens: list[int], answer_tokens: int = 8) -> Answer:
+def complete(base_url: str, tokens: list[int], answer_tokens: int = 8, model: str = "demo") -> Answer:
     """Greedy completion of a prompt given as tokens, streamed."""
     body = {
-        "model": "demo",
+        "model": model,
         "prompt": tokens,
         "max_tokens": answer_tokens,
         "temperature": 0,
