@@ -13,6 +13,8 @@ Severity = Literal["good", "idle", "warning", "empty", "down"]
 
 #: Below this share of cached input the cache is called cold.
 COLD_SHARE = 0.25
+#: Less input than this says nothing about the cache: the check that an engine serves is itself a prompt.
+FEW_TOKENS = 1000
 #: State slots used from which on every new session pushes an old one out.
 FULL_SHARE = 0.95
 #: Stored without one byte coming back: enough to say that the tier is only written.
@@ -166,6 +168,8 @@ def _no_traffic(facts: Facts) -> Headline | None:
 def _traffic(facts: Facts) -> Headline:
     share = facts.origin.cached_share
     is_cold = share is not None and share < COLD_SHARE
+    if is_cold and (facts.origin.input or 0) < FEW_TOKENS:
+        return Headline("empty", "few_tokens", _origin_values(facts))
     return Headline("warning" if is_cold else "good", "cold" if is_cold else "works", _origin_values(facts))
 
 

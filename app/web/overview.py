@@ -17,6 +17,9 @@ from app.web.i18n import Gettext, Language
 
 WINDOWS = ("5m", "1h", "6h", "24h", "7d")
 DEFAULT_WINDOW = "1h"
+FIRST_WINDOW = "5m"
+#: What an origin says while the deck has recorded for less than the window.
+YOUNG = frozenset({"window_starts_before_data", "no_requests_yet", "no_data", "starting", "no_engine"})
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> Ove
         charts=chart_blocks(_),
         engines=tuple(_engine_line(engine, facts.numbers.get(engine.name), shell.now, _) for engine in shown),
     )
+
+
+def default_window(origin: TokenOrigin) -> str:
+    """The window to begin with, given the origin over the default one: a new deck's hour would be empty."""
+    return FIRST_WINDOW if origin.reason in YOUNG else DEFAULT_WINDOW
 
 
 def chart_blocks(_: Gettext) -> tuple[ChartBlock, ...]:

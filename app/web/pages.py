@@ -17,7 +17,7 @@ from app.web.alert_page import AlertFacts, alerts_page
 from app.web.contexts import DocsPage
 from app.web.deps import DeckDep
 from app.web.engine_page import engine_page
-from app.web.overview import DEFAULT_WINDOW, OverviewFacts, overview_page
+from app.web.overview import DEFAULT_WINDOW, OverviewFacts, default_window, overview_page
 from app.web.profile_page import ProfileFacts, new_profile_page, profile_page, profiles_page
 from app.web.render import language_of, render, shell
 
@@ -33,9 +33,12 @@ DELIVERIES_SHOWN = 20
 
 
 @router.get("/")
-async def overview(request: Request, deck: DeckDep, window: str = DEFAULT_WINDOW, fleet: str = "") -> Response:
+async def overview(request: Request, deck: DeckDep, window: str = "", fleet: str = "") -> Response:
     """Is the cache working?"""
     language = language_of(request)
+    if not window:
+        over_default = await deck.charts.token_origin(parse_window(DEFAULT_WINDOW), time.time(), fleet or None)
+        window = default_window(over_default)
     facts = await _overview_facts(deck, window, fleet, time.time())
     return render(request, overview_page(shell(request, language.gettext("Overview"), "overview"), language, facts))
 

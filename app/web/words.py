@@ -120,11 +120,24 @@ def sentence(headline: Headline, language: Language, engine_href: str) -> Senten
                 "Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds."
             )
             return Sentence("empty", _("Ready. No requests yet."), detail)
+        case "few_tokens":
+            tokens = formats.count(values.number("input_tokens"), "tok")
+            detail = _(
+                "Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds."
+            )
+            return Sentence("empty", _("Ready. Only %(tokens)s of input so far.") % {"tokens": tokens}, detail)
         case "no_data":
             return Sentence("empty", _("No data yet."), reason(values.text("reason"), _))
         case "idle":
             return _idle(values, _)
     return _with_traffic(headline, values, language)
+
+
+def _nearly_new(values: _Values, _: Gettext) -> Sentence:
+    tokens = formats.count(values.number("input_tokens"), "tok")
+    text = _("Ready. Only %(tokens)s of input so far.") % {"tokens": tokens}
+    detail = _("Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds.")
+    return Sentence("empty", _("Ready. No requests yet.") if tokens.is_missing else text, detail)
 
 
 def _down(values: _Values, _: Gettext) -> str:

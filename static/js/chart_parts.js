@@ -4,13 +4,15 @@ import { clock, inUnit } from "./format.js";
 import { t } from "./messages.js";
 
 /** Why there is nothing to draw, and what will appear. */
-export function reasonText(reason) {
+export function reasonText(reason, chart) {
   const texts = {
     no_engine: t("There is no engine."),
     starting: t("The engine is starting; numbers come when it is ready."),
     not_running: t("The engine does not run."),
     scrape_failed: t("The engine's numbers cannot be read."),
-    missing_metric: t("The engine does not tell this. With the host tier's connector in its profile, it does."),
+    missing_metric: chart === "slots"
+      ? t("The engine does not tell this. It does with the host tier's connector in its profile.")
+      : t("The engine does not tell this."),
     idle: t("No requests in this window."),
     no_requests: t("No requests in this window."),
     no_requests_yet: t("No requests yet."),

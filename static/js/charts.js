@@ -74,7 +74,7 @@ class Chart {
     const isEmpty = this.data.empty_reason !== null;
     this.box.classList.toggle("as-table", this.asTable && !isEmpty);
     if (isEmpty || this.asTable) this.forgetPlot();
-    if (isEmpty) this.say(reasonText(this.data.empty_reason));
+    if (isEmpty) this.say(reasonText(this.data.empty_reason, this.data.chart));
     else if (this.asTable) this.box.replaceChildren(tableOf(this.data));
     else this.drawPlot();
     if (this.fault && !isEmpty) this.warn(this.fault);

@@ -90,7 +90,12 @@ def test_tier_that_helps_or_is_unknown_is_not_accused(change: dict[str, float | 
 
 def test_low_share_is_cold() -> None:
     """Traffic that is mostly computed is said to be."""
-    assert code(replace(RUNNING, origin=Origin(10, 0, 90, 0))) == ("warning", "cold")
+    assert code(replace(RUNNING, origin=Origin(1000, 0, 9000, 0))) == ("warning", "cold")
+
+
+def test_a_handful_of_tokens_is_no_verdict() -> None:
+    """The deck's own check after a start is a prompt of one token; it does not make the cache look cold."""
+    assert code(replace(RUNNING, origin=Origin(0, 0, 1, 0))) == ("empty", "few_tokens")
 
 
 def run(first: float, last: float, reason: str | None = None) -> Run:

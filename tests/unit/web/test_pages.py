@@ -117,6 +117,16 @@ async def test_three_kinds_of_nothing_look_different(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("scenario", "window"), [("empty", "5m"), ("busy", "1h"), ("idle", "1h")])
+async def test_a_new_deck_begins_with_the_short_window(tmp_path: Path, scenario: str, window: str) -> None:
+    """In its first minutes an hour's chart would be empty; whoever picks a window gets that one."""
+    async with running(fake_deck.build(tmp_path, scenario)) as client:
+        for address, shown in (("/", window), ("/?window=6h", "6h")):
+            text = (await client.get(address, headers=BEARER | HTML)).text
+            assert f'data-window="{shown}" aria-current="true"' in text
+            assert f'class="charts" data-window="{shown}"' in text
+
+
 async def test_fragment_is_what_htmx_asked_for(tmp_path: Path) -> None:
     """The block and what comes along, without the page around them."""
     async with running(fake_deck.build(tmp_path)) as client:
