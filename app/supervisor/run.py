@@ -52,6 +52,7 @@ class Run:
     ) -> None:
         self.facts = facts
         self.phase: Phase = phases.ADOPTED if facts.adopted else phases.LAUNCHED
+        self.has_served = False
         self.listening = asyncio.Event()
         self.last_life = time.monotonic()
         self._report = report
@@ -69,6 +70,7 @@ class Run:
 
     def served(self) -> None:
         """It gave a token: from now on its output is read at leisure."""
+        self.has_served = True
         self._watch.interval_seconds = SERVING_SECONDS
 
     async def close(self) -> None:

@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS = 30.0
 _START_LOOK_SECONDS = 2.0
+_LOADING_GRACE_SECONDS = 3.0
 _SERVED_BEFORE = frozenset({EngineState.READY, EngineState.DRAINING})
 
 
@@ -141,7 +142,7 @@ class EngineWork:
         tree = self._tree
         if tree is None:
             return {}
-        removed = await tree.end(self._deck.settings.stop_grace_seconds, self._set_alive)
+        removed = await tree.end(self._grace_seconds(), self._set_alive)
         await self.drop_run()
         await self._records.forget_process()
         self._tree = None
@@ -212,6 +213,12 @@ class EngineWork:
             self._deck.on_lines(self.spec.name, count)
 
         self.run = Run(facts, self.log_file, position, self._report, self._tell, tell_lines)
+
+    def _grace_seconds(self) -> float:
+        """An engine that is still loading has nothing to lose, and vLLM does not answer SIGTERM then."""
+        full = self._deck.settings.stop_grace_seconds
+        loading = self.run is not None and not self.run.has_served and not self._served_before
+        return min(full, _LOADING_GRACE_SECONDS) if loading else full
 
     def _set_alive(self, count: int) -> None:
         if count != self.alive:
