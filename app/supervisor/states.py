@@ -36,7 +36,9 @@ TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
     ),
     EngineState.DRAINING: frozenset({EngineState.READY, EngineState.STOPPING, EngineState.BACKOFF, EngineState.FAILED}),
     EngineState.STOPPING: frozenset({EngineState.STOPPED, EngineState.FAILED}),
-    EngineState.BACKOFF: frozenset({EngineState.STARTING, EngineState.STOPPING, EngineState.STOPPED}),
+    EngineState.BACKOFF: frozenset(
+        {EngineState.STARTING, EngineState.STOPPING, EngineState.STOPPED, EngineState.FAILED}
+    ),
     EngineState.FAILED: frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.STOPPING}),
 }
 
