@@ -136,13 +136,21 @@ def complete(base_url: str, tokens: list[int], answer_tokens: int = 8, model: st
     began = time.perf_counter()
     with httpx.stream("POST", f"{base_url}/v1/completions", json=body, timeout=ANSWER_LIMIT_SECONDS) as response:
         response.raise_for_status()
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
+        for line in _lines(response):
+            if line.startswith(b"data: {"):
                 first = first or time.perf_counter() - began
                 found += json.loads(line[6:])["choices"][0].get("token_ids") or []
     if first is None:
         raise RuntimeError("the engine answered without a token")
     return Answer(first, tuple(found))
+
+
+def _lines(response: httpx.Response) -> Iterator[bytes]:
+    """Lines as server-sent events have them. httpx's own also end at U+0085, which the model may say."""
+    rest = b""
+    for part in response.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
 
 
 def metrics(base_url: str) -> dict[tuple[str, ...], float]:

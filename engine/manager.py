@@ -228,7 +228,9 @@ class TierManager(OffloadingManager):
         if not view.finished or view.stores_in_flight > 0:
             return
         view.update_chain()
-        self._release(view)
+        for slot in view.held.values():
+            self._pools["token"].end_hold(slot)  # every held block is in the chain, and touched there
+        view.held.clear()
         self._touch_blocks(view)
         self._rank_states(view)
         self._restorable.outdated()

@@ -120,6 +120,10 @@ class SlotPool:
         slot.holds -= 1
         self._settle(slot)
 
+    def end_hold(self, slot: Slot) -> None:
+        """As `release`, for one that is touched next: only then may it go."""
+        slot.holds -= 1
+
     def touch(self, slot: Slot) -> None:
         """It was used now."""
         slot.superseded = False

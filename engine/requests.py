@@ -32,7 +32,8 @@ class RequestView:
         position = self.context.get_offload_key_position(key)
         if position is None:
             raise ValueError(f"request {self.context.req_id} does not know the position of key {key.hex()}")
-        self.chain[position] = bytes(key[:-4])
+        if position not in self.chain:
+            self.chain[position] = key[:-4]
         return int(position)
 
     def parent_of(self, end_tokens: int, chunk_tokens: int) -> bytes | None:
@@ -49,6 +50,8 @@ class RequestView:
         positions = getattr(self.context, "_offload_key_positions", {})
         if len(positions) == self._seen:
             return
+        chain = self.chain
         for key, position in islice(positions.items(), self._seen, None):
-            self.chain[position] = bytes(key[:-4])
+            if position not in chain:  # every group has a key there, with the same hash
+                chain[position] = key[:-4]
         self._seen = len(positions)

@@ -16,9 +16,12 @@ class LruPolicy(EvictionPolicy):
 
     def add(self, block_hash: bytes, superseded: bool) -> None:
         """To the young end of its queue."""
-        self.remove(block_hash)
-        queue = self._superseded if superseded else self._regular
-        queue[block_hash] = None
+        queue, other = (self._superseded, self._regular) if superseded else (self._regular, self._superseded)
+        if block_hash in queue:
+            queue.move_to_end(block_hash)
+        else:
+            other.pop(block_hash, None)
+            queue[block_hash] = None
 
     def remove(self, block_hash: bytes) -> None:
         """Out of whichever queue has it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -24,22 +25,23 @@ LENGTH, BLOCK = 30_000, 384
 WHOLE_BLOCKS = LENGTH // BLOCK * BLOCK
 
 
-def test_a_session_pushed_out_of_vram_comes_back_from_host_memory(real_engine: str) -> None:
-    """A 30,000-token prompt, two others that push it out, the first again: the host serves all its whole
-    blocks, the tokens are those of the cold run, and the first one comes at least 20 times sooner.
+def test_sessions_pushed_out_of_vram_come_back_from_host_memory(real_engine: str) -> None:
+    """Three prompts of 30,000 tokens, of which VRAM holds not two, and then the same again: the host serves
+    all their whole blocks, the tokens are those of the cold run, and the first comes 20 times sooner.
     """
     prompts = [prompt(seed, LENGTH) for seed in (101, 102, 103)]
     before = metrics(real_engine)
-    cold, *_ = [complete(real_engine, tokens) for tokens in prompts]
+    cold = [complete(real_engine, tokens) for tokens in prompts]
     pushed_out = metrics(real_engine)
-    back = complete(real_engine, prompts[0])
+    back = [complete(real_engine, tokens) for tokens in prompts]
     after = metrics(real_engine)
 
-    assert back.tokens == cold.tokens
-    assert _rise(pushed_out, after, "vllm:external_prefix_cache_hits_total") == WHOLE_BLOCKS
-    assert _rise(pushed_out, after, "tierdeck_host_lookup_tokens_total", "hit") == WHOLE_BLOCKS
+    assert [answer.tokens for answer in back] == [answer.tokens for answer in cold]
+    assert _rise(pushed_out, after, "vllm:external_prefix_cache_hits_total") == 3 * WHOLE_BLOCKS
+    assert _rise(pushed_out, after, "tierdeck_host_lookup_tokens_total", "hit") == 3 * WHOLE_BLOCKS
     assert _rise(before, pushed_out, "tierdeck_host_lookup_tokens_total", "absent") == 3 * WHOLE_BLOCKS
-    assert cold.ttft_seconds / back.ttft_seconds >= 20, (cold, back)
+    ratios = [first.ttft_seconds / again.ttft_seconds for first, again in zip(cold, back, strict=True)]
+    assert median(ratios) >= 20, ratios
 
 
 def test_slots_and_sessions_are_on_the_metrics_page(real_engine: str) -> None:
