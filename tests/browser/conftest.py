@@ -32,6 +32,10 @@ ARGUMENTS = (
 )
 
 
+#: A machine that also starts engines is slow at times; what is waited for ends the wait.
+expect.set_options(timeout=20_000)
+
+
 @dataclass
 class Served:
     """A deck on a port, and everything its pages complained about."""

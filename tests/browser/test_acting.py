@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page, expect
 
+from app.supervisor.states import EngineState
 from tests.browser.conftest import Served, live
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -22,10 +23,12 @@ async def test_restart_asks_for_the_name_and_is_followed(page: Page, served: Ser
     await dialog.locator("[data-confirm-name]").fill("main-2")
     await expect(submit).to_be_disabled()
     await dialog.locator("[data-confirm-name]").fill("main-1")
+    served.deck.engines.hold_at(EngineState.STARTING)
     await submit.click()
     state = page.locator("#engine-state .now")
     await expect(state).to_contain_text("starting")
     await expect(page.locator("#engine-state progress")).to_be_visible()
+    served.deck.engines.go_on()
     await expect(state).to_contain_text("ready")
     await expect(page.locator("#engine-moves li").first).to_contain_text("ready")
 

@@ -71,6 +71,8 @@ class FakeEngines:
         self._events = events
         self._step_seconds = step_seconds
         self._change = asyncio.Event()
+        self._held_at: EngineState | None = None
+        self._let_go = asyncio.Event()
         self._log = _log_lines()
         self._tasks: set[asyncio.Task[None]] = set()
         names = () if scenario == "none" else ("main-1", "main-2") if scenario in {"busy", "pressed"} else ("main-1",)
@@ -95,6 +97,16 @@ class FakeEngines:
         self._change.set()
         self._change = asyncio.Event()
         self._events.publish(Event("engine", name, new.as_json()))
+
+    def hold_at(self, state: EngineState) -> None:
+        """Stay in `state` on the next way through it, until `go_on`."""
+        self._held_at = state
+        self._let_go.clear()
+
+    def go_on(self) -> None:
+        """Leave the state that `hold_at` named."""
+        self._held_at = None
+        self._let_go.set()
 
     def write(self, text: str, level: str = "info") -> None:
         """A line more in every log."""
@@ -168,6 +180,8 @@ class FakeEngines:
         for state in states:
             await asyncio.sleep(self._step_seconds)
             self._arrive(name, state)
+            if state is self._held_at:
+                await self._let_go.wait()
 
     def _arrive(self, name: str, state: EngineState) -> None:
         is_starting = state is EngineState.STARTING

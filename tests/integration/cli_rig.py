@@ -122,6 +122,8 @@ def deck(at: Home, *arguments: str) -> Iterator[RunningDeck]:
         if process.poll() is None:
             process.kill()
             process.wait()
+            for pid in engines_of(at):  # a deck that is killed cannot take its engine with it
+                os.kill(pid, signal.SIGKILL)
         log.close()
 
 
