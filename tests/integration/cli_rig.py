@@ -105,7 +105,7 @@ class RunningDeck:
 
 @contextmanager
 def deck(at: Home, *arguments: str) -> Iterator[RunningDeck]:
-    """`tierdeck up --json`, reachable; killed at the end if the test did not stop it."""
+    """`tierdeck up --json`, reachable; stopped at the end, its engine with it, if the test did not."""
     log = (at.data_dir.parent / "deck.log").open("a")
     process = subprocess.Popen(
         command("up", "--json", *arguments),
@@ -120,10 +120,8 @@ def deck(at: Home, *arguments: str) -> Iterator[RunningDeck]:
         yield RunningDeck(process, json.loads(_first_line(process.stdout)))
     finally:
         if process.poll() is None:
-            process.kill()
-            process.wait()
-            for pid in engines_of(at):  # a deck that is killed cannot take its engine with it
-                os.kill(pid, signal.SIGKILL)
+            process.send_signal(signal.SIGINT)
+            process.wait(LIMIT_SECONDS)
         log.close()
 
 
