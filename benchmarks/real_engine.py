@@ -21,6 +21,9 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.demo.profile import DEMO_FLAGS
+from app.supervisor.command import flag_arguments
+
 READY_LINE = "Application startup complete"
 START_LIMIT_SECONDS = 300.0
 STOP_LIMIT_SECONDS = 60.0
@@ -66,9 +69,7 @@ def engine_arguments(model: Path, port: int, kv_transfer_config: Mapping[str, An
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", "demo", "--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", "32768", "--kv-cache-memory-bytes", "60000000", "--block-size", "384"),
-        *("--enforce-eager", "--dtype", "bfloat16", "--enable-prefix-caching"),
-        *("--mamba-cache-mode", "align", "--prefix-cache-retention-interval", "0"),
+        *flag_arguments(DEMO_FLAGS),
         *("--kv-transfer-config", json.dumps(kv_transfer_config)),
     ]
 
