@@ -1,0 +1,98 @@
+"""The host tier's budget: what each reference length buys. The split itself is the connector's own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import InvalidInput
+from engine.sizing import SizingError, plan_slots, states_per_request
+
+SHORTEST_REFERENCE_TOKENS: Final = 4_096
+#: Used where neither the model nor the reader says how long a sequence may be.
+USUAL_LONGEST_TOKENS: Final = 262_144
+
+
+@dataclass(frozen=True)
+class SlotSizes:
+    """A slot of each pool on one worker, over all layers and without padding."""
+
+    token_bytes: int | float
+    state_bytes: int | float
+    chunk_tokens: int
+    """Tokens of one token slot."""
+    workers: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """What decides a split beside the slots' sizes."""
+
+    host_bytes: int
+    """Over all workers."""
+    retention_interval: int | None
+    """The engine's: None keeps a state at every block, 0 only the newest, n also one every n tokens."""
+    reference_tokens: int | None = None
+    """The current setting."""
+    session_tokens: int | None = None
+    """A typical session; None = as long as the reference."""
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """What one reference length buys."""
+
+    reference_tokens: int
+    token_slots: int
+    state_slots: int
+    tokens_held: int
+    restorable_sessions: int
+    is_current: bool
+
+
+def reference_lengths(longest_tokens: int, current: int | None) -> list[int]:
+    """Powers of two from 4k up to the longest sequence, that one itself, and the current setting."""
+    steps = [SHORTEST_REFERENCE_TOKENS << power for power in range(24)]
+    wanted = {step for step in steps if step <= longest_tokens} | {longest_tokens}
+    return sorted(wanted | ({current} if current else set()))
+
+
+def slot_rows(sizes: SlotSizes, split: Split, references: Sequence[int]) -> list[SlotRow]:
+    """A row for each reference length; InvalidInput when the budget holds no session at all."""
+    return [_row(sizes, split, reference) for reference in references]
+
+
+def _row(sizes: SlotSizes, split: Split, reference: int) -> SlotRow:
+    try:
+        plan = plan_slots(
+            split.host_bytes,
+            sizes.workers,
+            sizes.token_bytes,
+            sizes.state_bytes,
+            sizes.chunk_tokens,
+            reference,
+            split.retention_interval,
+        )
+    except SizingError as error:
+        raise InvalidInput(f"host_bytes is {split.host_bytes}: {error}.", path="host_bytes") from error
+    sessions = _sessions(sizes, split, plan.token_slots, plan.state_slots, split.session_tokens or reference)
+    return SlotRow(
+        reference_tokens=reference,
+        token_slots=plan.token_slots,
+        state_slots=plan.state_slots,
+        tokens_held=plan.token_slots * sizes.chunk_tokens,
+        restorable_sessions=sessions,
+        is_current=reference == split.reference_tokens,
+    )
+
+
+def _sessions(sizes: SlotSizes, split: Split, token_slots: int, state_slots: int, session_tokens: int) -> int:
+    """Sessions whose blocks and states all find a slot: the pool that gives out first decides."""
+    blocks = -(-session_tokens // sizes.chunk_tokens)
+    by_tokens = token_slots // blocks
+    if not sizes.state_bytes:
+        return by_tokens
+    retention = split.retention_interval
+    states = blocks if retention is None else states_per_request(session_tokens, retention)
+    return min(by_tokens, state_slots // states)
