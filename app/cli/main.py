@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli import planning
+
 if TYPE_CHECKING:
     from app.cli.client import DeckClient
     from app.config import Settings
@@ -21,6 +23,7 @@ engine_app = typer.Typer(help="Start, stop and watch an engine.", no_args_is_hel
 profile_app = typer.Typer(help="Check, show and apply profiles.", no_args_is_help=True)
 app.add_typer(engine_app, name="engine")
 app.add_typer(profile_app, name="profile")
+app.command("plan")(planning.plan)
 
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")]
 EngineName = Annotated[str | None, typer.Argument(help="The engine; not needed when there is only one.")]
@@ -161,22 +164,6 @@ def profile_apply(
 
     with told(json_output):
         profiles.apply(_client(), profiles.Wish(name, version, fleet, strategy), wait, json_output)
-
-
-@app.command()
-def plan(
-    host_bytes: Annotated[str, typer.Argument(help="Memory of the host tier: bytes, or 64GiB, 64GB.")],
-    token_slot_bytes: Annotated[int, typer.Option(min=1, help="Of one token slot, all workers.")] = 393_216,
-    state_slot_bytes: Annotated[int, typer.Option(min=0, help="Of one state slot, all workers.")] = 823_296,
-    block_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one block.")] = 384,
-    json_output: Json = False,
-) -> None:
-    """Show how each reference length splits a host tier. The defaults are the demo model's sizes."""
-    from app.cli import planning
-    from app.cli.output import told
-
-    with told(json_output):
-        planning.show(host_bytes, token_slot_bytes, state_slot_bytes, block_tokens, json_output)
 
 
 @app.command("demo-traffic")

@@ -1,50 +1,169 @@
-"""`tierdeck plan`: what a reference length buys."""
+"""`tierdeck plan`: what a model keeps, and what a host tier or a card holds of it."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import as_json, table
-from app.errors import InvalidInput
-from engine.sizing import SizingError, plan_slots
+if TYPE_CHECKING:
+    from app.planner.geometry import Part
+    from app.planner.plan import Plan
+    from app.planner.vram import VramPlan
 
-REFERENCE_LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
-UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-COLUMNS = ("reference_tokens", "token_slots", "tokens", "state_slots", "restorable_sessions")
+SLOT_COLUMNS = ("reference_tokens", "token_slots", "state_slots", "tokens_held", "restorable_sessions", "")
+VRAM_COLUMNS = ("length", "bytes", "sequences", "fp8_bytes", "fp8_sequences")
 
 
-def show(host_bytes: str, token_bytes: int, state_bytes: int, block_tokens: int, json_output: bool) -> None:
-    """A row for each reference length."""
-    budget = parse_bytes(host_bytes)
-    rows = [_row(budget, token_bytes, state_bytes, block_tokens, length) for length in REFERENCE_LENGTHS]
+def _size(text: str) -> Any:
+    return typer.Option(help=f"{text} Bytes, or a size such as 64GiB or 64GB.")
+
+
+def plan(
+    model: Annotated[
+        str | None, typer.Option(help="The model's config.json, or the directory it lies in; - reads standard input.")
+    ] = None,
+    host_bytes: Annotated[str | None, _size("Memory of the host tier over all workers.")] = None,
+    world_size: Annotated[int, typer.Option(min=1, help="Tensor parallel workers.")] = 1,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence; default the longest.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest sequence; default the model's.")] = None,
+    platform: Annotated[str, typer.Option(help="cuda or cpu: what the engine's block is a multiple of.")] = "cuda",
+    kv_dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16, fp8, ...: the engine's --kv-cache-dtype.")] = (
+        "auto"
+    ),
+    state_dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16: --mamba-ssm-cache-dtype.")] = (
+        "auto"
+    ),
+    block_tokens: Annotated[int | None, typer.Option(min=1, help="The engine's --block-size.")] = None,
+    mtp: Annotated[bool, typer.Option("--mtp", help="Count the layers that predict further tokens too.")] = False,
+    reference_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The current mamba_state_slots_reference_tokens, to be marked.")
+    ] = None,
+    retention_interval: Annotated[
+        str, typer.Option(help="--prefix-cache-retention-interval; every_block where it is not set.")
+    ] = "0",
+    session_tokens: Annotated[
+        int | None, typer.Option(min=1, help="A typical session; default as long as each row's reference.")
+    ] = None,
+    blocks_per_chunk: Annotated[int, typer.Option(min=1, help="Blocks of one token slot.")] = 1,
+    token_slot_bytes: Annotated[str | None, _size("Instead of a model: a token slot on each worker.")] = None,
+    state_slot_bytes: Annotated[str | None, _size("Instead of a model: a state slot on each worker.")] = None,
+    gpu_bytes: Annotated[str | None, _size("Memory of one card.")] = None,
+    utilization: Annotated[float | None, typer.Option(help="--gpu-memory-utilization; default 0.92.")] = None,
+    kv_cache_memory_bytes: Annotated[str | None, _size("Instead of utilization.")] = None,
+    weights_bytes: Annotated[str | None, _size("All weights; a model directory tells them itself.")] = None,
+    overhead_bytes: Annotated[str | None, _size("Temporary tensors and runtime; default 2GiB.")] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences of that length at the same time.")] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")] = False,
+) -> None:
+    """Plan a model: bytes per token and state, what a card holds, what each reference length buys. Asks no deck."""
+    asked = {name: value for name, value in locals().items() if name not in {"model", "json_output"}}
+    from app.cli.output import as_json, told
+
+    with told(json_output):
+        found = _planned(model, asked)
     if json_output:
-        as_json({"host_bytes": budget, "plans": rows})
+        as_json(found.as_json())
     else:
-        typer.echo(table(rows, COLUMNS))
+        typer.echo("\n\n".join(_paragraphs(found)))
 
 
-def parse_bytes(text: str) -> int:
-    """ "1073741824", "1GiB" or "1 GB" in bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    unit = UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None:
-        raise InvalidInput(f"{text!r} is no number of bytes; write 68719476736, 64GiB or 64GB.", path="host_bytes")
-    return int(float(match[1]) * unit)
+def _planned(model: str | None, asked: dict[str, Any]) -> Plan:
+    from app.planner.fields import read_config
+    from app.planner.model_files import read_model
+    from app.planner.plan import make_plan, plan_slots_alone
+    from app.planner.wish import read_wish
+
+    if model is None:
+        return plan_slots_alone(read_wish(asked))
+    if model == "-":
+        return make_plan(read_config(typer.get_text_stream("stdin").read()), read_wish(asked))
+    files = read_model(model)
+    weights = asked["weights_bytes"] or files.weights_bytes
+    return make_plan(files.config, read_wish({**asked, "weights_bytes": weights}))
 
 
-def _row(budget: int, token_bytes: int, state_bytes: int, block_tokens: int, length: int) -> dict[str, Any]:
-    try:
-        slots = plan_slots(budget, 1, token_bytes, state_bytes, block_tokens, length, 0)
-    except SizingError as error:
-        raise InvalidInput(f"The host tier is too small: {error}.", path="host_bytes") from error
+def _paragraphs(plan: Plan) -> list[str]:
+    parts = [_model(plan)] if plan.model else []
+    if plan.vram:
+        parts.append(_vram(plan.vram))
+    if plan.host:
+        parts.append(_slots(plan))
+    findings = "\n".join(f"{finding.severity}: {finding.message}" for finding in plan.findings)
+    return [*parts, findings] if findings else parts
+
+
+def _model(plan: Plan) -> str:
+    from app.cli.output import table
+    from app.planner.plan import parts_of
+
+    if plan.model is None:
+        return ""
+    told = plan.as_json()
+    facts = (
+        ("per token", f"{told['bytes_per_token']:,} bytes"),
+        ("window per sequence", f"{told['window_bytes_per_sequence']:,} bytes"),
+        ("state per sequence", f"{told['state_bytes_per_sequence']:,} bytes ({told['state_dtype'] or 'none'})"),
+        ("block", f"{told['block_tokens']:,} tokens"),
+        (f"one sequence of {told['length_tokens']:,}", f"{told['sequence_bytes']:,} bytes"),
+        ("reserved for it", f"{told['reserved_bytes']:,} bytes"),
+    )
+    width = max(len(name) for name, _ in facts)
+    layers = table([_layer_row(part) for part in parts_of(plan.model)], ("layers", "kind", "keep", "per", "why"))
+    return layers + "\n\n" + "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts)
+
+
+def _layer_row(part: Part) -> Mapping[str, Any]:
     return {
-        "reference_tokens": length,
-        "token_slots": slots.token_slots,
-        "tokens": slots.token_slots * block_tokens,
-        "state_slots": slots.state_slots,
-        "restorable_sessions": slots.state_slots // 2,  # about two states for each that can come back
+        "layers": part.layers,
+        "kind": part.detail or part.kind,
+        "keep": f"{part.bytes:,} bytes" if part.layer_bytes else None,
+        "per": part.per if part.layer_bytes else None,
+        "why": why(part),
     }
+
+
+def why(part: Part) -> str:
+    """`8 x (2 k_and_v x 4 kv_heads x 256 head_size x 2 bytes)`."""
+    products = [
+        " x ".join(f"{factor.value} {factor.name.replace('_', ' ')}" for factor in product) for product in part.why
+    ]
+    return f"{part.layers} x ({' + '.join(products)})" if products else "no KV of their own"
+
+
+def _slots(plan: Plan) -> str:
+    from dataclasses import asdict
+
+    from app.cli.output import table
+
+    if plan.host is None:
+        return ""
+    rows = [asdict(row) | {"": "<- now" if row.is_current else " "} for row in plan.host.rows]
+    head = (
+        f"Host tier of {plan.host.host_bytes:,} bytes, {plan.host.worker_bytes:,} per worker; on each worker "
+        f"a token slot has {plan.host.token_slot_bytes:,} bytes, a state slot {plan.host.state_slot_bytes:,}."
+    )
+    return head + "\n" + table(rows, SLOT_COLUMNS)
+
+
+def _vram(vram: VramPlan) -> str:
+    from app.cli.output import table
+
+    words = {"fits": "fits", "tight": "is tight", "does_not_fit": "does not fit"}[vram.verdict]
+    rows = [
+        {
+            "length": row.length,
+            "bytes": row.own_bytes,
+            "sequences": row.own_sequences,
+            "fp8_bytes": row.fp8_bytes,
+            "fp8_sequences": row.fp8_sequences,
+        }
+        for row in vram.rows
+    ]
+    head = (
+        f"Card of {vram.gpu_bytes:,} bytes: {vram.usable_bytes:,} usable, {vram.weights_bytes:,} weights, "
+        f"{vram.overhead_bytes:,} runtime, {vram.kv_bytes:,} left for KV. "
+        f"{vram.sequences} x {vram.length:,} tokens needs {vram.needed_bytes:,}: it {words}."
+    )
+    return head + "\n" + table(rows, VRAM_COLUMNS)

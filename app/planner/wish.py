@@ -120,7 +120,10 @@ NAMES: Final = frozenset(
 
 
 def read_wish(raw: Mapping[str, Any]) -> Wish:
-    """The wish, or InvalidInput that names the field. Absent, null and empty text are the same."""
+    """The wish, or InvalidInput that names the field, also where its budget is not asked for.
+
+    Absent, null and empty text are the same.
+    """
     given = {name: value for name, value in raw.items() if value is not None and value != ""}
     return Wish(_engine(given), _host(given), _vram(given))
 
@@ -142,10 +145,8 @@ def _engine(given: Mapping[str, Any]) -> EngineWish:
 
 def _host(given: Mapping[str, Any]) -> HostWish | None:
     host_bytes = _bytes(given, "host_bytes")
-    if host_bytes is None:
-        return None
-    return HostWish(
-        host_bytes=host_bytes,
+    wish = HostWish(
+        host_bytes=host_bytes or 0,
         reference_tokens=_tokens(given, "reference_tokens"),
         retention_interval=_retention(given),
         session_tokens=_tokens(given, "session_tokens"),
@@ -153,12 +154,11 @@ def _host(given: Mapping[str, Any]) -> HostWish | None:
         token_slot_bytes=_bytes(given, "token_slot_bytes"),
         state_slot_bytes=_bytes(given, "state_slot_bytes", least=0),
     )
+    return wish if host_bytes is not None else None
 
 
 def _vram(given: Mapping[str, Any]) -> VramWish | None:
     gpu_bytes = _bytes(given, "gpu_bytes")
-    if gpu_bytes is None:
-        return None
     fixed = _bytes(given, "kv_cache_memory_bytes")
     if fixed is not None and "utilization" in given:
         raise InvalidInput(
@@ -166,14 +166,15 @@ def _vram(given: Mapping[str, Any]) -> VramWish | None:
             path="kv_cache_memory_bytes",
         )
     overhead = _bytes(given, "overhead_bytes", least=0)
-    return VramWish(
-        gpu_bytes=gpu_bytes,
+    wish = VramWish(
+        gpu_bytes=gpu_bytes or 0,
         utilization=_ratio(given, "utilization"),
         kv_cache_memory_bytes=fixed,
         weights_bytes=_bytes(given, "weights_bytes"),
         overhead_bytes=USUAL_OVERHEAD_BYTES if overhead is None else overhead,
         sequences=_tokens(given, "sequences", most=1 << 20) or 1,
     )
+    return wish if gpu_bytes is not None else None
 
 
 def _retention(given: Mapping[str, Any]) -> int | None:

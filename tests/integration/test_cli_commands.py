@@ -97,15 +97,6 @@ def test_the_token_opens_the_deck(at: Home) -> None:
     assert at.answer("token")["token"] == done.stdout.strip()
 
 
-def test_a_plan_trades_states_for_tokens(at: Home) -> None:
-    """A longer reference length buys token slots with state slots."""
-    plans = at.answer("plan", "1GiB")["plans"]
-    assert [p["state_slots"] for p in plans] == sorted((p["state_slots"] for p in plans), reverse=True)
-    assert [p["token_slots"] for p in plans] == sorted(p["token_slots"] for p in plans)
-    refused = at.run("plan", "2g")
-    assert refused.returncode == 1 and "64GiB" in refused.stderr
-
-
 def test_the_demo_traffic_plays_and_tells(at: Home) -> None:
     """Requests go through the door, none fails, and the deck's own count of their origin comes with it."""
     told = at.answer("demo-traffic", "--minutes", "0.05", "--seed", "3")

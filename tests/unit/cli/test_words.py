@@ -10,12 +10,10 @@ import pytest
 
 from app.cli.demo import closing_words, request_line
 from app.cli.output import table
-from app.cli.planning import parse_bytes
 from app.cli.server import banner, curl_line
 from app.config import Settings
 from app.demo.player import Played, summarise
 from app.demo.traffic import Kind, Turn
-from app.errors import InvalidInput
 
 ORIGIN = {
     "window_seconds": 180.0,
@@ -73,21 +71,6 @@ def test_an_engine_that_does_not_count_is_not_made_to() -> None:
     silent = replace(played(Kind.NEW, 10.0), prompt_tokens=None)
     assert "~20,000 tokens" in request_line(silent)
     assert "not counted" in closing_words(summarise([silent]), None)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("1024", 1024), ("5 GiB", 5 << 30), ("5GB", 5 * 10**9), ("0.5gib", 1 << 29), ("64KB", 64_000)]
-)
-def test_sizes_are_read_with_their_unit(text: str, count: int) -> None:
-    """GiB = 2^30, GB = 10^9."""
-    assert parse_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["2g", "", "-1", "GiB", "1 2"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    """With what to write instead."""
-    with pytest.raises(InvalidInput, match="64GiB"):
-        parse_bytes(text)
 
 
 def test_a_table_is_aligned_and_missing_is_a_dash() -> None:
