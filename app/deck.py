@@ -14,6 +14,7 @@ from app.scrape.loop import ScrapeLoop
 from app.services.alerts import Alerts
 from app.services.charts import Charts
 from app.services.engines import Engines
+from app.services.planning import Planning
 from app.services.profiles import Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
@@ -31,6 +32,7 @@ class Deck:
     signin: SignIn
     engines: Engines
     profiles: Profiles
+    planning: Planning
     rollouts: Rollouts
     charts: Charts
     alerts: Alerts

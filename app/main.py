@@ -21,6 +21,7 @@ from app.scrape.loop import ScrapeLoop
 from app.services.alerts import Alerts
 from app.services.charts import Charts
 from app.services.engines import Engines
+from app.services.planning import Planning
 from app.services.profiles import Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
@@ -56,6 +57,7 @@ def _assemble(settings: Settings) -> Deck:
         signin=SignIn(settings),
         engines=engines,
         profiles=profiles,
+        planning=Planning(database, profiles, engines),
         rollouts=Rollouts(database, events, engines, profiles),
         charts=charts,
         alerts=Alerts(database, events, delivery_loop),

@@ -33,7 +33,7 @@ def read_model(model: str) -> ModelFiles:
         config = read_config(text)
         return ModelFiles(file, config, _weights(file.parent))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "its name or its text is not valid"
         raise InvalidInput(f"{model} cannot be read: {why}.", path="model") from error
 
 

@@ -114,9 +114,8 @@ def plan_slots_alone(wish: Wish) -> Plan:
         raise InvalidInput(
             "Without a model, the plan needs token_slot_bytes, state_slot_bytes and block_tokens.", path="model"
         )
-    sizes = SlotSizes(
-        host.token_slot_bytes, host.state_slot_bytes, block * host.blocks_per_chunk, wish.engine.world_size
-    )
+    chunk = _chunk_tokens(block, host)
+    sizes = SlotSizes(host.token_slot_bytes, host.state_slot_bytes, chunk, wish.engine.world_size)
     longest = wish.engine.max_model_len or USUAL_LONGEST_TOKENS
     return Plan(wish, None, _host_plan(sizes, host, longest, "given"), None, tuple(_size_findings(host)))
 
@@ -169,13 +168,23 @@ def _host(model: ModelPlan, host: HostWish, running: SlotSizes | None) -> tuple[
 
 
 def _slots(model: ModelPlan, host: HostWish) -> SlotSizes:
-    sizes, chunk = model.sizes, model.block_tokens * host.blocks_per_chunk
+    sizes, chunk = model.sizes, _chunk_tokens(model.block_tokens, host)
     return SlotSizes(
         token_bytes=chunk * model.geometry.bytes_per_token(sizes.kv_bytes, sizes.workers),
         state_bytes=model.geometry.state_bytes(sizes.state_element_bytes, sizes.workers),
         chunk_tokens=chunk,
         workers=sizes.workers,
     )
+
+
+def _chunk_tokens(block: int, host: HostWish) -> int:
+    if host.chunk_tokens is None:
+        return block * host.blocks_per_chunk
+    if host.chunk_tokens % block:
+        raise InvalidInput(
+            f"chunk_tokens is {host.chunk_tokens}: write a multiple of the block, {block} tokens.", path="chunk_tokens"
+        )
+    return host.chunk_tokens
 
 
 def _host_plan(sizes: SlotSizes, host: HostWish, longest: int, source: str) -> HostPlan:

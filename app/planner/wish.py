@@ -66,6 +66,8 @@ class HostWish:
     retention_interval: int | None
     session_tokens: int | None
     blocks_per_chunk: int
+    chunk_tokens: int | None
+    """Of a token slot, where it is told in tokens instead of blocks."""
     token_slot_bytes: int | None
     state_slot_bytes: int | None
 
@@ -107,6 +109,7 @@ NAMES: Final = frozenset(
         "retention_interval",
         "session_tokens",
         "blocks_per_chunk",
+        "chunk_tokens",
         "token_slot_bytes",
         "state_slot_bytes",
         "gpu_bytes",
@@ -151,6 +154,7 @@ def _host(given: Mapping[str, Any]) -> HostWish | None:
         retention_interval=_retention(given),
         session_tokens=_tokens(given, "session_tokens"),
         blocks_per_chunk=_tokens(given, "blocks_per_chunk", most=1 << 16) or 1,
+        chunk_tokens=_tokens(given, "chunk_tokens", most=1 << 24),
         token_slot_bytes=_bytes(given, "token_slot_bytes"),
         state_slot_bytes=_bytes(given, "state_slot_bytes", least=0),
     )

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from app.deck import Deck
 from app.proxy.routes import router as door_router
 from app.web import own, pages, sse
-from app.web.api import alerts, data, engines, profiles, rollouts
+from app.web.api import alerts, data, engines, plan, profiles, rollouts
 from app.web.assets import VersionedFiles
 from app.web.auth import install_sign_in
 from app.web.errors import install_error_handlers
@@ -24,7 +24,7 @@ def build_application(deck: Deck, lifespan: Lifespan) -> FastAPI:
     application.state.deck = deck
     application.mount("/static", VersionedFiles(), name="static")
     application.include_router(door_router)  # first: not matched against fifty other routes
-    for module in (own, pages, sse, engines, data, profiles, rollouts, alerts):
+    for module in (own, pages, sse, engines, data, profiles, plan, rollouts, alerts):
         application.include_router(module.router)
     install_sign_in(application)
     install_error_handlers(application)

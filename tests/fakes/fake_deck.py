@@ -28,6 +28,7 @@ from app.deck import Deck
 from app.errors import NotFound
 from app.events import Event, Events
 from app.services.alerts import Alerts
+from app.services.planning import Planning
 from app.services.profiles import Draft, Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
@@ -217,6 +218,7 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
         signin=SignIn(settings),
         engines=cast(Any, engines),
         profiles=profiles,
+        planning=Planning(database, profiles, cast(Any, engines)),
         rollouts=Rollouts(database, events, cast(Any, engines), profiles),
         charts=cast(Any, FakeCharts(scenario)),
         alerts=Alerts(database, events, delivery),

@@ -1,0 +1,143 @@
+"""The planner over REST: what was sent, what lies on the machine, and the fleet's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from app.planner.wish import NAMES
+from app.scrape.names import SeriesKey
+from app.store.models import EngineRow, FleetRow
+from app.store.queries import samples
+from app.store.queries.samples import Row
+from app.web.api.plan import PlanBody
+from tests.fakes import fake_deck
+from tests.unit.planner.models import MODELS, QWEN36_27B
+from tests.unit.planner.test_plan import MALFORMED
+from tests.unit.web.conftest import BEARER, running
+
+GIB = 1 << 30
+ADDRESS = "/api/v1/plan"
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with running(fake_deck.build(tmp_path / "deck")) as client:
+        client.headers.update(BEARER)
+        yield client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"text_config": QWEN36_27B}))
+    return tmp_path / "model"
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    told = answer.json()["error"]
+    assert set(told) == {"code", "message", "path"}
+    return dict(told)
+
+
+async def test_text_object_and_path_are_three_ways_to_say_it(client: httpx.AsyncClient, model: Path) -> None:
+    """With the same answer."""
+    config = {"text_config": QWEN36_27B}
+    bodies = ({"config": config}, {"config": json.dumps(config)}, {"model": str(model)})
+    told = [(await client.post(ADDRESS, json={**body, "host_bytes": "64GiB"})).json() for body in bodies]
+    assert told[0] == told[1] == told[2]
+    assert told[0]["bytes_per_token"] == 65_536 and len(told[0]["slots"]) == 7
+
+
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_what_is_no_config_is_told_by_its_place(client: httpx.AsyncClient, text: str) -> None:
+    """422 with a sentence, whatever was pasted."""
+    answer = await client.post(ADDRESS, json={"config": text})
+    assert answer.status_code == 422
+    assert error_of(answer)["path"]
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", "null", '{"config": NaN}', '{"config": ' + '{"a":' * 50_000, '{"config": {}', "<html>"]
+)
+async def test_a_body_that_is_no_json_is_told_too(client: httpx.AsyncClient, body: str) -> None:
+    """Never a fault of the deck's own."""
+    answer = await client.post(ADDRESS, content=body, headers={"content-type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "host_bytes"),
+        ({"config": {}}, "num_hidden_layers"),
+        ({"config": "{}", "model": "/m"}, "config"),
+        ({"config": 3}, "config"),
+        ({"config": MODELS["Qwen3-4B"].config, "host_bytes": "2g"}, "host_bytes"),
+        ({"config": MODELS["Qwen3-4B"].config, "gpu_bytes": "80GB"}, "weights_bytes"),
+        ({"config": MODELS["Qwen3-4B"].config, "world_size": 5}, "world_size"),
+        ({"model": "/no/such/place"}, "model"),
+        ({"model": "/etc/passwd"}, "model"),
+        ({"model": "\0"}, "model"),
+        ({"hots_bytes": 1}, "hots_bytes"),
+    ],
+)
+async def test_errors_name_the_field(client: httpx.AsyncClient, body: dict[str, Any], path: str) -> None:
+    """As it is written in the request."""
+    answer = await client.post(ADDRESS, json=body)
+    assert answer.status_code == 422
+    assert (error_of(answer)["path"] or "").startswith(path)
+
+
+def test_the_body_has_every_field_of_the_planner() -> None:
+    """What the command can ask, REST can."""
+    assert set(PlanBody.model_fields) == NAMES | {"config", "model"}
+
+
+async def test_more_than_the_machine_has_is_a_warning(client: httpx.AsyncClient) -> None:
+    """With both numbers."""
+    body = {"config": QWEN36_27B, "host_bytes": "900 TiB"}
+    findings = (await client.post(ADDRESS, json=body)).json()["findings"]
+    assert "beyond_memory" in [finding["code"] for finding in findings]
+
+
+async def test_a_plan_needs_a_sign_in(tmp_path: Path) -> None:
+    """It reads files of the machine."""
+    async with running(fake_deck.build(tmp_path)) as client:
+        assert (await client.post(ADDRESS, json={"model": "/"})).status_code == 401
+
+
+async def test_a_fleet_is_planned_as_it_runs(client: httpx.AsyncClient, model: Path) -> None:
+    """Its model, its profile's sizes and lengths; its engine's slots while there are numbers."""
+    database = client._transport.app.state.deck.database  # type: ignore[attr-defined]
+    async with database.begin() as session:
+        (await session.scalars(select(FleetRow))).one().model = str(model)
+    told = (await client.get(ADDRESS, params={"fleet": "main"})).json()
+    (current,) = [row for row in told["slots"] if row["is_current"]]
+    assert current["reference_tokens"] == 65_536 and told["longest_tokens"] == 262_144
+    assert told["host"]["host_bytes"] == 64 * GIB and told["host"]["layout_from"] == "model"
+    assert told["host"]["retention_interval"] is None, "the profile does not set the flag"
+    async with database.begin() as session:
+        engine = (await session.scalars(select(EngineRow.id).order_by(EngineRow.name))).first()
+        numbers = {("host_slots", "token"): 1000, ("host_slots", "state"): 50}
+        numbers |= {("host_bytes", "token"): 40_000_000_000, ("host_bytes", "state"): 6_000_000_000}
+        keys = {SeriesKey(name, (("pool", pool),)): value for (name, pool), value in numbers.items()}
+        ids = await samples.add_series(session, engine, dict.fromkeys(keys, "gauge"))
+        await samples.write(session, [Row(ids[key], time.time(), value, value) for key, value in keys.items()])
+    host = (await client.get(ADDRESS)).json()["host"]
+    assert host["layout_from"] == "engine"
+    assert (host["token_slot_bytes"], host["state_slot_bytes"]) == (40_000_000, 120_000_000)
+
+
+async def test_a_fleet_whose_model_is_elsewhere_says_so(client: httpx.AsyncClient) -> None:
+    """And an unknown fleet is not found."""
+    assert error_of(await client.get(ADDRESS))["path"] == "model"
+    assert (await client.get(ADDRESS, params={"fleet": "other"})).status_code == 404
