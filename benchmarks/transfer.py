@@ -61,7 +61,8 @@ def make_rig(threads: int) -> Rig:
     groups = (GroupLayout(0, 0, "token", 384, LAYERS * PAGE_BYTES, 1, 0),)
     layout = HostLayout(groups, 1, LAYERS * PAGE_BYTES, 0, SlotPlan(BLOCKS, 0))
     arena = Arena(layout)
-    arena.bytes[:] = 1  # taken from the system before anything is measured
+    for span in arena.spans:
+        span[:] = 1  # taken from the system before anything is measured
     return Rig(TierWorker(layout, arena, caches, _copier(device, arena, tensors, threads)), tensors, device)
 
 
@@ -70,8 +71,9 @@ def _copier(device: str, arena: Arena, tensors: list[torch.Tensor], threads: int
         return CpuCopier(threads)
     from engine.transfer.cuda import CudaCopier, find_batch_copy, pin
 
-    release = pin(arena.address, arena.size)
-    return CudaCopier(find_batch_copy(tensors, torch.from_numpy(arena.bytes.view(np.int8))), release)
+    spans = arena.spans
+    release = pin([(int(span.ctypes.data), len(span)) for span in spans])
+    return CudaCopier(find_batch_copy(tensors, [torch.from_numpy(span.view(np.int8)) for span in spans]), release)
 
 
 def transfer(rig: Rig, store: bool, slots: list[int]) -> None:

@@ -1,4 +1,6 @@
-"""The host memory of one worker: anonymous, so it is gone with the process however that ends."""
+"""The host memory of one worker: anonymous, so it is gone with the process however that ends, or in files that
+outlive it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.config import ConfigError
 from engine.layout import HostLayout, PoolName
+from engine.residency_region import WorkerShare
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 #: Slots begin here within the arena's pools: no two pools share a page.
 PAGE_BYTES = mmap.PAGESIZE
+_POOLS: tuple[PoolName, ...] = ("token", "state")
 
 
 @dataclass(frozen=True)
@@ -30,41 +35,61 @@ class Region:
 
 
 class Arena:
-    """One private mapping for both pools. Memory is taken when a slot is first written."""
+    """The slots of both pools: one private mapping, or the files of a share. Memory is taken when a slot is
+    first written.
+    """
 
-    def __init__(self, layout: HostLayout) -> None:
-        token_bytes = _whole_pages(layout.slots("token") * layout.slot_bytes("token"))
-        state_bytes = _whole_pages(layout.slots("state") * layout.slot_bytes("state"))
-        self.size = max(token_bytes + state_bytes, PAGE_BYTES)
-        self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._map.madvise(mmap.MADV_DONTFORK)  # a forked child neither needs nor may keep it
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._advise_huge_pages()
-        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
-        self._offsets: dict[PoolName, int] = {"token": 0, "state": token_bytes}
+    def __init__(self, layout: HostLayout, share: WorkerShare | None = None) -> None:
         self._layout = layout
+        self._share = share
+        self._private: mmap.mmap | None = None
+        if share is None:
+            self._memory = self._anonymous({name: _pool_bytes(layout, name) for name in _POOLS})
+        else:
+            self._memory = share.memory
 
     @property
-    def address(self) -> int:
-        """Where the mapping begins."""
-        return int(self.bytes.ctypes.data)
+    def spans(self) -> list[NDArray[np.uint8]]:
+        """All the memory, one array per pool that has slots."""
+        return [memory for memory in self._memory.values() if len(memory)]
 
     def region(self, pool: PoolName) -> Region:
         """The slots of `pool`."""
-        address = self.address + self._offsets[pool]
+        memory = self._memory.get(pool)
+        address = 0 if memory is None else int(memory.ctypes.data)
         return Region(address, self._layout.slot_bytes(pool), self._layout.slots(pool))
 
-    def close(self) -> None:
-        """Give the memory back. Nothing may point into it any more."""
-        if not self._map.closed:
-            self.bytes = np.empty(0, dtype=np.uint8)
-            self._map.close()
+    def begin_writing(self) -> None:
+        """Must be called before a slot is written."""
+        if self._share is not None:
+            self._share.begin_writing()
 
-    def _advise_huge_pages(self) -> None:
-        try:
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them: the same memory in small pages
-            return
+    def close(self) -> None:
+        """Let go of the memory; what is not shared is gone. Nothing may point into it any more."""
+        self._memory = {}
+        if self._share is not None:
+            self._share.close()
+        if self._private is not None:
+            self._private.close()
+
+    def _anonymous(self, sizes: dict[str, int]) -> dict[str, NDArray[np.uint8]]:
+        total = max(sum(sizes.values()), PAGE_BYTES)
+        self._private = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._private.madvise(mmap.MADV_DONTFORK)  # a forked child neither needs nor may keep it
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            _advise_huge_pages(self._private)
+        memory, offset = {}, 0
+        for name, size in sizes.items():
+            memory[name] = np.frombuffer(self._private, dtype=np.uint8, count=size, offset=offset)
+            offset += size
+        return memory
+
+
+def _advise_huge_pages(mapping: mmap.mmap) -> None:
+    try:
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel without them: the same memory in small pages
+        return
 
 
 def check_memory(worker_bytes: int, meminfo: Path = MEMINFO, limit: Path = CGROUP_LIMIT) -> None:
@@ -89,5 +114,6 @@ def _available_bytes(meminfo: Path, limit: Path) -> int | None:
     return min(found, default=None)
 
 
-def _whole_pages(size: int) -> int:
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
+def _pool_bytes(layout: HostLayout, pool: PoolName) -> int:
+    """In whole pages."""
+    return -(-layout.slots(pool) * layout.slot_bytes(pool) // PAGE_BYTES) * PAGE_BYTES

@@ -70,6 +70,15 @@ class TierConfig:
     self_describing_kv_events: bool = _documented(
         False, "Complete `BlockStored` events, where the engine publishes KV events at all."
     )
+    residency: str = _documented(
+        "auto",
+        "Whether contents outlive the engine: `auto` under a deck that gives the memory back, `keep` always, "
+        "`off` never.",
+    )
+    residency_foreign: str = _documented(
+        "replace",
+        "Contents of another engine or model in this one's place: `replace` them, or `refuse` to start.",
+    )
     sync_load_budget_bytes: int | None = _documented(
         None, "vLLM 0.33 and later: bytes per step that may be loaded within the step. No effect on 0.32."
     )
@@ -143,6 +152,15 @@ def _positive(example: int, most: int | None = None) -> Callable[[str, Any], int
     return read
 
 
+def _one_of(*words: str) -> Callable[[str, Any], str]:
+    def read(key: str, value: Any) -> str:
+        if value not in words:
+            raise _fault(key, f"cannot be {value!r}: write " + " or ".join(f'"{word}"' for word in words))
+        return str(value)
+
+    return read
+
+
 def _yes_or_no(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _fault(key, f"cannot be {value!r}: write true or false")
@@ -180,6 +198,8 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "block_size": _positive(784),
     "offload_prompt_only": _yes_or_no,
     "transfer_threads": _positive(2, MAX_TRANSFER_THREADS),
+    "residency": _one_of("auto", "keep", "off"),
+    "residency_foreign": _one_of("replace", "refuse"),
     "self_describing_kv_events": _yes_or_no,
     "sync_load_budget_bytes": _positive(1 << 20),
 }

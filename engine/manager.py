@@ -31,6 +31,8 @@ from engine.metrics import Recorder
 from engine.policies import LruPolicy
 from engine.pool import Eviction, Slot, SlotPool
 from engine.requests import RequestView
+from engine.residency import Memory, PassingMemory
+from engine.residency_index import Entry, PoolLedger
 from engine.residents import RestorableCount, resident_tokens
 
 #: The newest boundaries of a finished request that demotion leaves alone.
@@ -59,6 +61,7 @@ class TierManager(OffloadingManager):
         demote_superseded_states: bool = True,
         events: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        memory: Memory | None = None,
     ) -> None:
         self._layout = layout
         self._world_size = world_size
@@ -69,6 +72,16 @@ class TierManager(OffloadingManager):
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
         self._restorable = RestorableCount(clock)
+        self._clock = clock
+        self._memory = memory or PassingMemory()
+        self._ledgers: dict[PoolName, PoolLedger] = {name: self._memory.ledger(name) for name in self._pools}
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Take up what an earlier run left in the slots."""
+        for name, pool in self._pools.items():
+            pool.adopt(_slot_of(entry, self._clock()) for entry in self._memory.entries(name))
+        self._restorable.outdated()
 
     def _pool(self, name: PoolName, clock: Callable[[], float]) -> SlotPool:
         parts = len(self._layout.pool_groups(name))
@@ -167,6 +180,8 @@ class TierManager(OffloadingManager):
         if slot is None:
             self._recorder.count(names.REFUSED_STORES, group.pool)
             return None
+        if not slot.ready:  # its bytes are about to change, and may be another block's still
+            self._ledgers[group.pool].drop(slot.index)
         self._hold(view, key, slot)
         return slot.index
 
@@ -191,7 +206,12 @@ class TierManager(OffloadingManager):
 
     def _end_write(self, key: OffloadKey, success: bool) -> bool:
         group = self._groups[get_offload_group_idx(key)]
-        return self._pools[group.pool].end_write(get_offload_block_hash(key), group.part, success)
+        pool, block_hash = self._pools[group.pool], get_offload_block_hash(key)
+        stored = pool.end_write(block_hash, group.part, success)
+        slot = pool.get(block_hash) if stored else None
+        if slot is not None:
+            self._ledgers[group.pool].commit(_entry_of(slot))
+        return stored
 
     # --- requests ---
 
@@ -244,20 +264,26 @@ class TierManager(OffloadingManager):
     def _touch_blocks(self, view: RequestView) -> None:
         """The last block becomes the oldest: a chain is eaten from its end, and its beginning serves on."""
         pool = self._pools["token"]
+        touched: list[int] = []
         for _, block_hash in sorted(view.chain.items(), reverse=True):
             slot = pool.get(block_hash)
             if slot is not None:
                 pool.touch(slot)
+                touched.append(slot.index)
+        self._ledgers["token"].used(touched)
 
     def _rank_states(self, view: RequestView) -> None:
         pool = self._pools["state"]
         present = [pool.get(block_hash) for _, block_hash in sorted(view.chain.items())]
         states = [slot for slot in present if slot is not None]
+        older, newest = states[:-KEPT_BOUNDARIES], states[-KEPT_BOUNDARIES:]
         if self._demote:
-            for slot in states[:-KEPT_BOUNDARIES]:
+            for slot in older:
                 pool.supersede(slot)
-        for slot in states[-KEPT_BOUNDARIES:]:
+            self._ledgers["state"].used([slot.index for slot in older], superseded=True)
+        for slot in newest:
             pool.touch(slot)
+        self._ledgers["state"].used([slot.index for slot in newest])
 
     # --- what the metrics say ---
 
@@ -324,8 +350,9 @@ class TierManager(OffloadingManager):
 
     def reset_cache(self) -> None:
         """Drop everything. vLLM flushes transfers in flight and never reports them here again."""
-        for pool in self._pools.values():
+        for name, pool in self._pools.items():
             pool.clear()
+            self._ledgers[name].clear()
         for view in list(self._views.values()):
             view.held.clear()
             view.stores_in_flight = 0
@@ -333,8 +360,21 @@ class TierManager(OffloadingManager):
                 del self._views[view.context.req_id]
         self._restorable.outdated()
 
+    def shutdown(self) -> None:
+        """Let go of the memory; what outlives the engine stays."""
+        self._memory.close()
+
     def _pool_of(self, key: OffloadKey) -> SlotPool:
         return self._pools[self._groups[get_offload_group_idx(key)].pool]
+
+
+def _entry_of(slot: Slot) -> Entry:
+    return Entry(slot.index, slot.block_hash, slot.ready, slot.end_tokens, slot.parent, 0)
+
+
+def _slot_of(entry: Entry, now: float) -> Slot:
+    superseded = entry.rank < 0
+    return Slot(entry.block_hash, entry.slot, entry.end_tokens, entry.parent, now, entry.ready, superseded=superseded)
 
 
 def _rising(bounds: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ pool knows no requests, no bytes and no vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -134,6 +134,15 @@ class SlotPool:
         if not slot.superseded:
             slot.superseded = True
             self._queue(slot)
+
+    def adopt(self, slots: Iterable[Slot]) -> None:
+        """Slots of an earlier run, least valuable first; into an empty pool."""
+        for slot in slots:
+            self._slots[slot.block_hash] = slot
+            self._policy.add(slot.block_hash, slot.superseded)
+        taken = {slot.index for slot in self._slots.values()}
+        self._fresh = max(taken, default=-1) + 1
+        self._free = [index for index in range(self._fresh) if index not in taken]
 
     def clear(self) -> None:
         """Forget everything, transfers in flight included."""

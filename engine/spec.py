@@ -21,6 +21,7 @@ from engine.handover import surroundings
 from engine.layout import HostLayout, host_layout
 from engine.manager import TierManager
 from engine.metrics import definitions
+from engine.residency import residency_of
 from engine.transfer import Copier
 from engine.worker import TierWorker, check_caches
 
@@ -41,6 +42,7 @@ class TieringOffloadingSpec(OffloadingSpec):
         super().__init__(config)
         _check_parallelism(config)
         self.layout = _layout(config, self.tier_config)
+        self._residency = residency_of(config, self.tier_config, surroundings(), _specs(config), self.layout)
         self._manager: TierManager | None = None
         self._worker: TierWorker | None = None
 
@@ -55,6 +57,7 @@ class TieringOffloadingSpec(OffloadingSpec):
                 self.config.parallel.world_size,
                 self.tier_config.demote_superseded_states,
                 events=self.config.enable_kv_cache_events,
+                memory=self._residency.scheduler_memory(),
             )
         return self._manager
 
@@ -62,27 +65,31 @@ class TieringOffloadingSpec(OffloadingSpec):
         """The side of this worker process, made once."""
         if self._worker is None:
             check_caches(self.layout, kv_caches)
-            check_memory(self.layout.worker_bytes)
-            arena = Arena(self.layout)
+            share = self._residency.worker_share(self.config.parallel.rank)
+            check_memory(self.layout.worker_bytes - (share.used_bytes if share else 0))
+            arena = Arena(self.layout, share)
             copier = _copier(self.tier_config, kv_caches, arena)
             self._worker = TierWorker(self.layout, arena, kv_caches, copier)
         return self._worker
 
 
 def _layout(config: OffloadingConfig, tier_config: TierConfig) -> HostLayout:
-    vllm_config, kv_cache_config = surroundings()
-    specs = [kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec for group in config.groups]
     groups = [
         (group.group_id, group.tokens_per_block, spec, len(group.layer_names))
-        for group, spec in zip(config.groups, specs, strict=True)
+        for group, spec in zip(config.groups, _specs(config), strict=True)
     ]
     return host_layout(
         tier_config,
         groups,
         config.cache.blocks_per_chunk,
         config.parallel.world_size,
-        vllm_config.cache_config.prefix_cache_retention_interval,
+        surroundings().vllm_config.cache_config.prefix_cache_retention_interval,
     )
+
+
+def _specs(config: OffloadingConfig) -> list[Any]:
+    kv_cache_groups = surroundings().kv_cache_config.kv_cache_groups
+    return [kv_cache_groups[group.group_id].kv_cache_spec for group in config.groups]
 
 
 def _check_parallelism(config: OffloadingConfig) -> None:
@@ -107,9 +114,10 @@ def _cuda_copier(kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:
 
     from engine.transfer.cuda import CudaCopier, find_batch_copy, pin
 
-    release = pin(arena.address, arena.size)
+    spans = arena.spans
+    release = pin([(int(span.ctypes.data), len(span)) for span in spans])
     views = [cache.tensor for cache in kv_caches.tensors]
-    return CudaCopier(find_batch_copy(views, torch.from_numpy(arena.bytes.view("int8"))), release)
+    return CudaCopier(find_batch_copy(views, [torch.from_numpy(span.view("int8")) for span in spans]), release)
 
 
 def default_threads(cores: int) -> int:

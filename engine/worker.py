@@ -31,6 +31,7 @@ class TierWorker(OffloadingWorker):
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         """Device to host."""
+        self._arena.begin_writing()
         self._copier.submit(job_id, self._batch(src_spec, dst_spec), to_host=True)
         return True
 

@@ -6,7 +6,7 @@ Written against torch and vLLM's batch copy; its stream order is what upstream's
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def _nothing() -> None:
     """What is left to release after the first time."""
 
 
-def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) -> BatchCopy:
+def find_batch_copy(device_views: list[torch.Tensor], host_spans: list[torch.Tensor]) -> BatchCopy:
     """vLLM's batch copy where this build has it, else one torch copy per piece."""
     try:
         from vllm import _custom_ops
@@ -101,7 +101,7 @@ def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) 
         native = _custom_ops.swap_blocks_batch
     except (ImportError, AttributeError):
         log.warning("Host tier: this build has no batch copy; copying piece by piece, which is slow.")
-        return PieceCopy(device_views, host_bytes)
+        return PieceCopy(device_views, host_spans)
 
     def batch_copy(source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
         native(source, target, sizes, is_src_access_order_any=at_rest)
@@ -112,9 +112,9 @@ def find_batch_copy(device_views: list[torch.Tensor], host_bytes: torch.Tensor) 
 class PieceCopy:
     """A batch copy out of plain torch copies: finds the tensors that hold the addresses."""
 
-    def __init__(self, device_views: list[torch.Tensor], host_bytes: torch.Tensor) -> None:
+    def __init__(self, device_views: list[torch.Tensor], host_spans: list[torch.Tensor]) -> None:
         flat = [_flat(view) for view in device_views]
-        self._places = [(tensor.data_ptr(), tensor.numel(), tensor) for tensor in (*flat, host_bytes)]
+        self._places = [(tensor.data_ptr(), tensor.numel(), tensor) for tensor in (*flat, *host_spans)]
 
     def __call__(self, source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, at_rest: bool) -> None:
         """Copy every piece on the current stream."""
@@ -128,8 +128,10 @@ class PieceCopy:
         raise ValueError(f"no tensor holds {size} bytes at {address:#x}")
 
 
-def pin(address: int, size: int) -> Callable[[], None]:
-    """Register host memory with the driver, so that copies run beside the host; returns how to undo it."""
+def pin(spans: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """Register host memory (addresses and sizes) with the driver, so that copies run beside the host; returns
+    how to undo it.
+    """
     runtime = torch.cuda.cudart()
     pinned: list[int] = []
 
@@ -137,8 +139,8 @@ def pin(address: int, size: int) -> Callable[[], None]:
         while pinned:
             runtime.cudaHostUnregister(pinned.pop())
 
-    for start in range(address, address + size, MOST_PINNED_BYTES):
-        error = runtime.cudaHostRegister(start, min(MOST_PINNED_BYTES, address + size - start), 0)
+    for start, size in _registrations(spans):
+        error = runtime.cudaHostRegister(start, size, 0)
         if int(error) == 0:
             pinned.append(start)
         else:
@@ -146,6 +148,12 @@ def pin(address: int, size: int) -> Callable[[], None]:
             log.warning("Host tier: %d bytes could not be pinned (CUDA error %d); copies are slower.", size, int(error))
             break
     return release
+
+
+def _registrations(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for address, size in spans:
+        for start in range(address, address + size, MOST_PINNED_BYTES):
+            yield start, min(MOST_PINNED_BYTES, address + size - start)
 
 
 def _flat(view: torch.Tensor) -> torch.Tensor:

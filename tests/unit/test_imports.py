@@ -22,7 +22,7 @@ ENGINE_ONLY = frozenset({"torch", "vllm", "transformers", "tokenizers", "safeten
 #: What the engine half may import, the standard library and itself apart.
 ENGINE_MAY_IMPORT = frozenset({"numpy", "torch", "vllm"})
 #: The modules of the engine half that the deck uses too. They import the standard library alone.
-SHARED = frozenset({"engine.sizing", "engine.metric_names", "engine.config"})
+SHARED = frozenset({"engine.sizing", "engine.metric_names", "engine.config", "engine.residency_place"})
 #: Modules that everything may import because they import nothing of ours.
 LEAVES = ("app.errors", "app.supervisor.states", "engine.metric_names")
 #: Who may import the web layer: the composition root, and the command line that starts it.
@@ -30,6 +30,7 @@ WEB_MAY_BE_IMPORTED_BY = ("app.web", "app.main", "app.cli")
 #: Who may look at the process environment, and why.
 ENVIRONMENT_READERS = {
     "app.config": "the settings",
+    "engine.residency": "the name the deck gives its memory, and the seed of block hashes",
 }
 FORBIDDEN_NAMES = frozenset({"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"})
 #: vLLM's own word for this part.

@@ -15,17 +15,20 @@ def test_pools_lie_side_by_side_without_touching() -> None:
     token, state = arena.region("token"), arena.region("state")
     assert token.address % PAGE_BYTES == state.address % PAGE_BYTES == 0
     assert token.address + token.slots * token.slot_bytes <= state.address
-    assert state.address + state.slots * state.slot_bytes <= arena.address + arena.size
+    assert state.slots * state.slot_bytes <= len(arena.spans[1])
 
 
 def test_it_leaves_nothing_in_shared_memory() -> None:
     """Anonymous and private: nothing has a name that could be left behind."""
     before = set(Path("/dev/shm").iterdir())
     arena = Arena(layout(1000, 1000))
-    arena.bytes[:] = 1
+    for span in arena.spans:
+        span[:] = 1
     ours = {path for path in set(Path("/dev/shm").iterdir()) - before if path.name.startswith("tierdeck")}
     assert not ours
-    mapping = next(line for line in Path("/proc/self/maps").read_text().splitlines() if _holds(line, arena.address))
+    mapping = next(
+        line for line in Path("/proc/self/maps").read_text().splitlines() if _holds(line, arena.region("token").address)
+    )
     assert mapping.split()[1].endswith("p")
     assert mapping.split()[4] == "0", "no file behind it"
 

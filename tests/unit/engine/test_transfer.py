@@ -48,7 +48,7 @@ class Bench:
         return [cache.tensor.numpy().copy() for cache in self.caches.tensors]
 
     def host(self) -> np.ndarray[Any, Any]:
-        return self.arena.bytes.copy()
+        return np.concatenate(self.arena.spans)
 
     def scramble(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -121,11 +121,12 @@ def test_blocks_and_states_come_back_exactly(make_bench: Callable[..., Bench]) -
 def test_a_store_touches_its_slots_alone(make_bench: Callable[..., Bench]) -> None:
     """Neighbouring slots, and the other groups' parts of the same slot, keep their bytes."""
     rig = make_bench()
-    rig.arena.bytes[:] = 77
+    for span in rig.arena.spans:
+        span[:] = 77
     rig.scramble(3)
     rig.do(1, True, GPULoadStoreSpec([2], [0, 1, 0], [0, 3, 0]), [1])
     region = rig.arena.region("state")
-    start = region.address - rig.arena.address + region.slot_bytes
+    start = len(rig.arena.spans[0]) + region.slot_bytes
     host = rig.host()
     assert not np.array_equal(host[start : start + 2 * STATE_BYTES], np.full(2 * STATE_BYTES, 77))
     host[start : start + 2 * STATE_BYTES] = 77
@@ -359,7 +360,7 @@ def test_memory_is_pinned_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, m
     """In pieces the driver takes; let go of before the memory is given back."""
     driver = FakeDriver(most)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
-    release = cuda_copies.pin(1 << 40, cuda_copies.MOST_PINNED_BYTES * 2 + 5)
+    release = cuda_copies.pin([(1 << 40, cuda_copies.MOST_PINNED_BYTES * 2 + 5)])
     assert len(driver.pinned) == pinned
     release()
     assert driver.pinned == []
@@ -369,7 +370,7 @@ def test_the_fallback_without_a_batch_copy_copies_the_same_bytes() -> None:
     """One torch copy per piece."""
     device = torch.arange(64, dtype=torch.int8).view(4, 16)
     host = torch.zeros(64, dtype=torch.int8)
-    copy = PieceCopy([device], host)
+    copy = PieceCopy([device], [host])
     source = torch.tensor([device.data_ptr() + 16, device.data_ptr() + 48])
     target = torch.tensor([host.data_ptr() + 32, host.data_ptr()])
     copy(source, target, torch.tensor([16, 8]), False)
