@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = (
     "benchmarks.door",
+    "benchmarks.bookkeeping",
     "benchmarks.transfer",
     "benchmarks.restore",
     "benchmarks.series",

@@ -13,8 +13,9 @@ from typing import Any, Final, get_args, get_type_hints
 
 SPEC_NAME: Final = "TieringOffloadingSpec"
 DEFAULT_REFERENCE_TOKENS: Final = 65_536
-EVICTION_POLICIES: Final = ("lru",)
-PLANNED_POLICIES: Final = ("arc", "value", "hyper")
+EVICTION_POLICIES: Final = ("lru", "arc")
+PLANNED_POLICIES: Final = ("value", "hyper")
+_CHOICE: Final = " or ".join(f'"{name}"' for name in EVICTION_POLICIES)
 MAX_TRANSFER_THREADS: Final = 64
 
 _UNITS: Final = {
@@ -48,7 +49,7 @@ class TierConfig:
     spec_module_path: str | None = _documented(
         None, "`engine.spec`, or left out; only looked at when the name is not registered."
     )
-    eviction_policy: str = _documented("lru", "Who goes first when a pool is full: `lru`.")
+    eviction_policy: str = _documented("lru", "Who goes first when a pool is full: `lru` or `arc`.")
     demote_superseded_states: bool = _documented(
         True, "Of a finished request, all states but the newest three boundaries become the first victims."
     )
@@ -56,6 +57,9 @@ class TierConfig:
         None,
         f"Length of a typical session; decides the split into token slots and state slots. "
         f"Default {DEFAULT_REFERENCE_TOKENS}; not used where the engine keeps a state at every block.",
+    )
+    store_threshold: int = _documented(
+        1, "A block or state is stored when it is offered for the n-th time. 1 stores everything."
     )
     blocks_per_chunk: int | None = _documented(
         None, "Device blocks per unit of offload, default 1. Not together with `block_size`."
@@ -91,7 +95,6 @@ UNSERVED: Final[Mapping[str, str]] = {
     "canonical_layout": "each worker keeps its own bytes; remove it",
     "max_tracker_size": "there is no reuse tracker; remove it",
     "secondary_tiers": "there is only the host tier; remove it",
-    "store_threshold": "every retained block is stored; remove it",
 }
 
 
@@ -161,6 +164,18 @@ def _one_of(*words: str) -> Callable[[str, Any], str]:
     return read
 
 
+def _at_least_one(example: int) -> Callable[[str, Any], int]:
+    read = _positive(example)
+
+    def checked(key: str, value: Any) -> int:
+        number = read(key, value)
+        if number is None:
+            raise _fault(key, f"cannot be null: write a whole number of 1 or more, such as {example}")
+        return number
+
+    return checked
+
+
 def _yes_or_no(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _fault(key, f"cannot be {value!r}: write true or false")
@@ -169,9 +184,9 @@ def _yes_or_no(key: str, value: Any) -> bool:
 
 def _policy(key: str, value: Any) -> str:
     if value in PLANNED_POLICIES:
-        raise _fault(key, f'"{value}" is not available yet: write "lru"')
+        raise _fault(key, f'"{value}" is not available yet: write {_CHOICE}')
     if value not in EVICTION_POLICIES:
-        raise _fault(key, f'cannot be {value!r}: write "lru"')
+        raise _fault(key, f"cannot be {value!r}: write {_CHOICE}")
     return str(value)
 
 
@@ -194,6 +209,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "eviction_policy": _policy,
     "demote_superseded_states": _yes_or_no,
     "mamba_state_slots_reference_tokens": _positive(DEFAULT_REFERENCE_TOKENS),
+    "store_threshold": _at_least_one(2),
     "blocks_per_chunk": _positive(1),
     "block_size": _positive(784),
     "offload_prompt_only": _yes_or_no,

@@ -19,21 +19,20 @@ from vllm.v1.kv_offload.base import (
     ReqContext,
     RequestOffloadingContext,
     ScheduleEndContext,
-    get_offload_block_hash,
-    get_offload_group_idx,
-    make_offload_key,
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from engine import metric_names as names
-from engine.layout import GroupLayout, HostLayout, PoolName
+from engine.layout import HostLayout, PoolName
 from engine.metrics import Recorder
-from engine.policies import LruPolicy
-from engine.pool import Eviction, Slot, SlotPool
-from engine.requests import RequestView
+from engine.places import GroupPlace, group_places
+from engine.policies import ArcPolicy, EvictionPolicy, LruPolicy
+from engine.pool import Slot, SlotPool
+from engine.requests import GROUP_BYTES, RequestView
 from engine.residency import Memory, PassingMemory
-from engine.residency_index import Entry, PoolLedger
+from engine.residency_index import Entry
 from engine.residents import RestorableCount, resident_tokens
+from engine.threshold import Admission, admission
 
 #: The newest boundaries of a finished request that demotion leaves alone.
 KEPT_BOUNDARIES = 3
@@ -61,21 +60,32 @@ class TierManager(OffloadingManager):
         demote_superseded_states: bool = True,
         events: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        policy: str = "lru",
+        store_threshold: int = 1,
         memory: Memory | None = None,
     ) -> None:
         self._layout = layout
         self._world_size = world_size
         self._demote = demote_superseded_states
-        self._groups: dict[int, GroupLayout] = {group.group_id: group for group in layout.groups}
-        self._pools: dict[PoolName, SlotPool] = {name: self._pool(name, clock) for name in ("token", "state")}
+        self._clock = clock
+        self._tokens, self._states = (self._pool(name, policy) for name in ("token", "state"))
+        self._pools: dict[PoolName, SlotPool] = {"token": self._tokens, "state": self._states}
+        self._memory = memory or PassingMemory()
+        self._ledgers = {name: self._memory.ledger(name) for name in self._pools}
+        self._places = group_places(layout, self._pools, self._ledgers)
         self._views: dict[str, RequestView] = {}
+        self._admission: Admission = admission(store_threshold, self._tokens.capacity + self._states.capacity)
+        self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
-        self._restorable = RestorableCount(clock)
-        self._clock = clock
-        self._memory = memory or PassingMemory()
-        self._ledgers: dict[PoolName, PoolLedger] = {name: self._memory.ledger(name) for name in self._pools}
+        self._restorable = RestorableCount(self._pools, layout)
         self._adopt()
+
+    def _pool(self, name: PoolName, policy: str) -> SlotPool:
+        parts = len(self._layout.pool_groups(name))
+        capacity = self._layout.slots(name) if parts else 0
+        order: EvictionPolicy = ArcPolicy(capacity) if policy == "arc" else LruPolicy()
+        return SlotPool(capacity, parts, order, self._clock)
 
     def _adopt(self) -> None:
         """Take up what an earlier run left in the slots."""
@@ -83,34 +93,28 @@ class TierManager(OffloadingManager):
             pool.adopt(_slot_of(entry, self._clock()) for entry in self._memory.entries(name))
         self._restorable.outdated()
 
-    def _pool(self, name: PoolName, clock: Callable[[], float]) -> SlotPool:
-        parts = len(self._layout.pool_groups(name))
-        return SlotPool(self._layout.slots(name) if parts else 0, parts, LruPolicy(), clock)
-
     # --- lookup ---
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
-        group = self._groups[get_offload_group_idx(key)]
-        if group.pool == "token":
-            self._note_device_tokens(key, req_context)
-        slot = self._pools[group.pool].get(get_offload_block_hash(key))
+        place = self._places[key[-1]]
+        if place.is_token:
+            self._note_lookup(key, req_context)
+        slot = place.slots.get(key[:-GROUP_BYTES])
         if slot is None:
             return LookupResult.MISS
-        if slot.ready & group.part:
+        if slot.ready & place.part:
             return LookupResult.HIT
-        return LookupResult.HIT_PENDING if slot.writing & group.part else LookupResult.MISS
+        return LookupResult.HIT_PENDING if slot.writing & place.part else LookupResult.MISS
 
-    def _note_device_tokens(self, key: OffloadKey, req_context: ReqContext) -> None:
+    def _note_lookup(self, key: OffloadKey, req_context: ReqContext) -> None:
         """Lookups begin right behind what the device has, and go up from there."""
         view = self._views.get(req_context.req_id)
-        if view is None or view.counted:
+        if view is None:
             return
-        end = view.end_of(key)
-        start = (end - 1) // self._layout.chunk_tokens * self._layout.chunk_tokens
-        if view.device_tokens is None or start < view.device_tokens:
-            view.device_tokens = start
-        view.looked_until = max(view.looked_until, end)
+        if view.first_looked_up is None:
+            view.first_looked_up = key
+        view.last_looked_up = key
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Everything this tier has is in host memory."""
@@ -122,26 +126,39 @@ class TierManager(OffloadingManager):
         """Pin the keys and say where they are."""
         view = self._view(req_context)
         view.update_chain()
-        slots = [self._readable(key) for key in keys]
+        found = [(self._places[key[-1]], self._readable(key)) for key in keys]
         self._count_lookup(view, max((view.end_of(key) for key in keys), default=0))
-        for key, slot in zip(keys, slots, strict=True):
-            self._pool_of(key).begin_load(slot)
-            self._hold(view, key, slot)
-        return SlotsSpec(slot.index for slot in slots)
+        for place, slot in found:
+            place.pool.use(slot)
+            place.pool.come_back(slot)
+            if place.is_token:
+                self._hold(view, slot)
+        return SlotsSpec([slot.index for _, slot in found])
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        """Unpin them; they have just been used."""
+        """Unpin them. What could not be loaded as it was stored is not offered again."""
+        failed = req_context.req_id in self._failed_loads
+        self._failed_loads.discard(req_context.req_id)
         for key in keys:
-            pool = self._pool_of(key)
-            slot = self._readable(key)
-            slot.superseded = False
-            pool.end_load(slot)
+            place = self._places[key[-1]]
+            slot = place.slots[key[:-GROUP_BYTES]]
+            if failed:
+                place.ledger.drop(slot.index)
+                place.pool.spoil(slot)
+            place.pool.release(slot)
+        if failed:
+            self._recorder.count(names.VERIFY_FAILURES)
+            self._restorable.outdated()
+
+    def load_failed(self, req_ids: Iterable[str]) -> None:
+        """Loads of these requests, of which `complete_load` is called next, did not bring what was stored."""
+        self._failed_loads.update(req_ids)
 
     def _readable(self, key: OffloadKey) -> Slot:
-        group = self._groups[get_offload_group_idx(key)]
-        slot = self._pools[group.pool].get(get_offload_block_hash(key))
-        if slot is None or not slot.ready & group.part:
-            raise RuntimeError(f"key {key.hex()} of the {group.pool} pool was promised and is not there")
+        place = self._places[key[-1]]
+        slot = place.slots.get(key[:-GROUP_BYTES])
+        if slot is None or not slot.ready & place.part:
+            raise RuntimeError(f"key {key.hex()} of the {place.pool_name} pool was promised and is not there")
         return slot
 
     # --- store ---
@@ -156,43 +173,50 @@ class TierManager(OffloadingManager):
         view.update_chain()
         stored: list[OffloadKey] = []
         slots: list[int] = []
-        evictions: list[tuple[PoolName, Eviction]] = []
         for key in keys:
-            index = self._place(key, view, evictions)
+            index = self._place(key, view)
             if index is not None:
                 stored.append(key)
                 slots.append(index)
         view.stores_in_flight += len(stored)
-        return PrepareStoreOutput(stored, SlotsSpec(slots), self._evicted_keys(evictions))
+        return PrepareStoreOutput(stored, SlotsSpec(slots), self._evicted_keys())
 
-    def _place(self, key: OffloadKey, view: RequestView, evictions: list[tuple[PoolName, Eviction]]) -> int | None:
-        group = self._groups[get_offload_group_idx(key)]
-        pool, block_hash = self._pools[group.pool], get_offload_block_hash(key)
-        present = pool.get(block_hash)
-        if present is not None and (present.ready | present.writing) & group.part:
-            self._hold(view, key, present)
-            return None
-        end_tokens = view.end_of(key)
-        parent = view.parent_of(end_tokens, self._layout.chunk_tokens)
-        slot, eviction = pool.begin_write(block_hash, group.part, end_tokens, parent)
-        if eviction is not None:
-            evictions.append((group.pool, eviction))
+    def _place(self, key: OffloadKey, view: RequestView) -> int | None:
+        place = self._places[key[-1]]
+        pool, part, block_hash = place.pool, place.part, key[:-GROUP_BYTES]
+        slot = place.slots.get(block_hash)
         if slot is None:
-            self._recorder.count(names.REFUSED_STORES, group.pool)
+            slot = self._new_slot(key, place, view)
+            if slot is None:
+                return None
+        elif (slot.ready | slot.writing) & part:
+            pool.come_back(slot)
+            if place.is_token:
+                self._hold(view, slot)
             return None
-        if not slot.ready:  # its bytes are about to change, and may be another block's still
-            self._ledgers[group.pool].drop(slot.index)
-        self._hold(view, key, slot)
+        if place.kept and not slot.ready:  # its bytes are about to change, and may be another block's still
+            place.ledger.drop(slot.index)
+        pool.begin_write(slot, part)
+        if place.is_token:
+            self._hold(view, slot)
         return slot.index
 
-    def _hold(self, view: RequestView, key: OffloadKey, slot: Slot) -> None:
+    def _new_slot(self, key: OffloadKey, place: GroupPlace, view: RequestView) -> Slot | None:
+        if not self._admission.admits(key):
+            return None
+        end_tokens = view.end_of(key)
+        slot = place.pool.place(key[:-GROUP_BYTES], end_tokens, view.parent_of(end_tokens, self._layout.chunk_tokens))
+        if slot is None:
+            self._recorder.count(names.REFUSED_STORES, place.pool_name)
+        return slot
+
+    def _hold(self, view: RequestView, slot: Slot) -> None:
         """A running request's blocks stay: a chain that loses its beginning while its end is stored
         is of no use. States are not held, or one long request could fill their pool with old ones.
         """
-        group = self._groups[get_offload_group_idx(key)]
-        if group.pool == "token" and not view.finished and slot.block_hash not in view.held:
+        if slot.block_hash not in view.held and not view.finished:
             view.held[slot.block_hash] = slot
-            self._pools["token"].hold(slot)
+            self._tokens.use(slot)
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
@@ -205,13 +229,13 @@ class TierManager(OffloadingManager):
             self._close_if_done(view)
 
     def _end_write(self, key: OffloadKey, success: bool) -> bool:
-        group = self._groups[get_offload_group_idx(key)]
-        pool, block_hash = self._pools[group.pool], get_offload_block_hash(key)
-        stored = pool.end_write(block_hash, group.part, success)
-        slot = pool.get(block_hash) if stored else None
-        if slot is not None:
-            self._ledgers[group.pool].commit(_entry_of(slot))
-        return stored
+        place = self._places[key[-1]]
+        slot = place.slots.get(key[:-GROUP_BYTES])
+        if slot is None or not place.pool.end_write(slot, place.part, success):
+            return False
+        if place.kept:
+            place.ledger.commit(_entry_of(slot))
+        return True
 
     # --- requests ---
 
@@ -236,7 +260,7 @@ class TierManager(OffloadingManager):
             view = self._views.get(req_id)
             if view is not None and not view.counted:
                 view.update_chain()
-                self._count_lookup(view, view.device_tokens or 0)
+                self._count_lookup(view, 0)
 
     def _view(self, req_context: ReqContext) -> RequestView:
         view = self._views.get(req_context.req_id)
@@ -248,41 +272,30 @@ class TierManager(OffloadingManager):
         if not view.finished or view.stores_in_flight > 0:
             return
         view.update_chain()
-        for slot in view.held.values():
-            self._pools["token"].end_hold(slot)  # every held block is in the chain, and touched there
-        view.held.clear()
-        self._touch_blocks(view)
-        self._rank_states(view)
+        ends = sorted(view.chain)
+        # The last block becomes the oldest: a chain is eaten from its end, and its beginning serves on.
+        touched = self._tokens.touch_all([view.chain[end] for end in reversed(ends)], used=view.held)
+        self._ledgers["token"].used([slot.index for slot in touched])
+        self._rank_states([view.chain[end] for end in ends])
         self._restorable.outdated()
         del self._views[view.context.req_id]
 
     def _release(self, view: RequestView) -> None:
         for slot in view.held.values():
-            self._pools["token"].release(slot)
+            self._tokens.release(slot)
         view.held.clear()
 
-    def _touch_blocks(self, view: RequestView) -> None:
-        """The last block becomes the oldest: a chain is eaten from its end, and its beginning serves on."""
-        pool = self._pools["token"]
-        touched: list[int] = []
-        for _, block_hash in sorted(view.chain.items(), reverse=True):
-            slot = pool.get(block_hash)
-            if slot is not None:
-                pool.touch(slot)
-                touched.append(slot.index)
-        self._ledgers["token"].used(touched)
-
-    def _rank_states(self, view: RequestView) -> None:
-        pool = self._pools["state"]
-        present = [pool.get(block_hash) for _, block_hash in sorted(view.chain.items())]
-        states = [slot for slot in present if slot is not None]
+    def _rank_states(self, chain: list[bytes]) -> None:
+        slots = self._states.slots
+        states = [slots[block_hash] for block_hash in chain if block_hash in slots]
         older, newest = states[:-KEPT_BOUNDARIES], states[-KEPT_BOUNDARIES:]
         if self._demote:
             for slot in older:
-                pool.supersede(slot)
+                self._states.mark(slot, superseded=True)
             self._ledgers["state"].used([slot.index for slot in older], superseded=True)
         for slot in newest:
-            pool.touch(slot)
+            self._states.mark(slot, superseded=False)
+        self._states.touch_all([slot.block_hash for slot in newest])
         self._ledgers["state"].used([slot.index for slot in newest])
 
     # --- what the metrics say ---
@@ -292,23 +305,23 @@ class TierManager(OffloadingManager):
         if view.counted:
             return
         view.counted = True
-        if view.device_tokens is None:
+        if view.first_looked_up is None or view.last_looked_up is None:
             return
-        ends = sorted(end for end in view.chain if end % self._layout.chunk_tokens == 0)
-        start = view.device_tokens
-        blocks_until = resident_tokens(view.chain, self._pools["token"], start, self._layout.chunk_tokens)
+        chunk, chain = self._layout.chunk_tokens, view.chain
+        start = (view.end_of(view.first_looked_up) - 1) // chunk * chunk
+        looked_until = view.end_of(view.last_looked_up)
+        hit_until = hit_until or start
+        ends = [end for end in chain if end % chunk == 0]
+        blocks_until = resident_tokens(chain, self._tokens, start, chunk)
         # Where nothing was missing, the last block was left out because its last token is always computed.
-        all_there = blocks_until >= view.looked_until
-        until = view.looked_until if all_there else max(ends, default=0)
-        if not self._layout.pool_groups("state"):
+        until = looked_until if blocks_until >= looked_until else max(ends, default=0)
+        if not self._states.capacity:
             blocks_until = hit_until
-        state_until = max((end for end in ends if self._has_state(view.chain[end])), default=0)
+        states = self._states.slots
+        state_until = max((end for end in ends if chain[end] in states and self._states.whole(chain[end])), default=0)
         bounds = [start, hit_until, blocks_until, state_until, until]
         for outcome, (low, high) in zip(names.OUTCOMES, pairwise(_rising(bounds)), strict=True):
             self._recorder.count(names.LOOKUP_TOKENS, outcome, by=high - low)
-
-    def _has_state(self, block_hash: bytes) -> bool:
-        return len(self._layout.pool_groups("state")) > 0 and self._pools["state"].whole(block_hash)
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """What changed since the last call."""
@@ -319,24 +332,29 @@ class TierManager(OffloadingManager):
             recorder.gauge(names.SLOTS_PINNED, pool.in_use, name, names.ALL_GROUPS)
             host_bytes = pool.capacity * self._layout.slot_bytes(name) * self._world_size
             recorder.gauge(names.HOST_BYTES, host_bytes, name)
-        idle = not self._views
-        recorder.gauge(names.RESTORABLE_SESSIONS, self._restorable.value(self._pools, self._layout, idle))
+        recorder.gauge(names.RESTORABLE_SESSIONS, self._restorable.value())
         return recorder.collect()
 
-    def _evicted_keys(self, evictions: list[tuple[PoolName, Eviction]]) -> list[OffloadKey]:
+    def _evicted_keys(self) -> list[OffloadKey]:
+        """Of what was given up since the last call, the keys that could be read."""
         keys: list[OffloadKey] = []
-        if evictions:
+        for name, pool in self._pools.items():
+            if pool.evicted:
+                self._record_evictions(name, pool)
+                parts = [place for place in self._places.values() if place.pool is pool]
+                keys += [place.key(slot) for slot in pool.evicted for place in parts if slot.ready & place.part]
+                pool.evicted.clear()
+        if keys:
             self._restorable.outdated()
-        for name, (slot, reason, idle_seconds) in evictions:
-            self._recorder.count(names.EVICTIONS, name, reason)
-            self._recorder.observe(names.IDLE_SECONDS, idle_seconds, name)
-            keys.extend(
-                make_offload_key(slot.block_hash, group.group_id)
-                for group in self._layout.pool_groups(name)
-                if slot.ready & group.part
-            )
-        self._announce(keys, removed=True)
+            self._announce(keys, removed=True)
         return keys
+
+    def _record_evictions(self, name: PoolName, pool: SlotPool) -> None:
+        now, superseded = self._clock(), sum(slot.superseded for slot in pool.evicted)
+        self._recorder.observe_all(names.IDLE_SECONDS, [now - slot.last_used for slot in pool.evicted], name)
+        for reason, count in (("superseded", superseded), (pool.policy.name, len(pool.evicted) - superseded)):
+            if count:
+                self._recorder.count(names.EVICTIONS, name, reason, by=count)
 
     def _announce(self, keys: list[OffloadKey], removed: bool) -> None:
         if keys and self._events is not None:
@@ -358,14 +376,12 @@ class TierManager(OffloadingManager):
             view.stores_in_flight = 0
             if view.finished:
                 del self._views[view.context.req_id]
+        self._failed_loads.clear()
         self._restorable.outdated()
 
     def shutdown(self) -> None:
         """Let go of the memory; what outlives the engine stays."""
         self._memory.close()
-
-    def _pool_of(self, key: OffloadKey) -> SlotPool:
-        return self._pools[self._groups[get_offload_group_idx(key)].pool]
 
 
 def _entry_of(slot: Slot) -> Entry:

@@ -9,7 +9,7 @@ POOLS: Final = ("token", "state")
 #: A slot holds one boundary of all the layer groups of its pool, so there is one series per pool.
 ALL_GROUPS: Final = "all"
 OUTCOMES: Final = ("hit", "state_missing", "token_missing", "absent")
-EVICTION_REASONS: Final = ("lru", "superseded")
+EVICTION_REASONS: Final = ("lru", "arc", "superseded")
 
 SLOTS: Final = "tierdeck_host_slots"
 SLOTS_USED: Final = "tierdeck_host_slots_used"
@@ -20,6 +20,7 @@ IDLE_SECONDS: Final = "tierdeck_host_idle_seconds_at_eviction"
 RESTORABLE_SESSIONS: Final = "tierdeck_host_restorable_sessions"
 HOST_BYTES: Final = "tierdeck_host_bytes"
 REFUSED_STORES: Final = "tierdeck_host_refused_stores_total"
+VERIFY_FAILURES: Final = "tierdeck_host_verify_failures_total"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ METRICS: Final[tuple[ConnectorMetric, ...]] = (
         "counter",
         "Blocks or states that were not stored because every slot of the pool was in use.",
         ("pool",),
+    ),
+    ConnectorMetric(
+        VERIFY_FAILURES,
+        "counter",
+        "Loads given up because what came back was not what had been stored; their tokens were computed anew.",
     ),
 )
 

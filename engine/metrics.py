@@ -32,7 +32,7 @@ class Recorder:
     """Counts between two collections; gauges are sent only when they changed."""
 
     counts: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
-    observations: list[tuple[str, tuple[str, ...], float]] = field(default_factory=list)
+    observations: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
     gauges: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
     _sent: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
     _begun: bool = False
@@ -43,7 +43,11 @@ class Recorder:
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """One observation of a histogram."""
-        self.observations.append((name, labels, value))
+        self.observe_all(name, [value], *labels)
+
+    def observe_all(self, name: str, values: list[float], *labels: str) -> None:
+        """Several observations of a histogram."""
+        self.observations.setdefault((name, labels), []).extend(values)
 
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """The present value of a gauge."""
@@ -55,8 +59,9 @@ class Recorder:
         stats = OffloadingConnectorStats()
         for (name, labels), value in self.counts.items():
             stats.increase_counter(name, value, labels)
-        for name, labels, value in self.observations:
-            stats.observe_histogram(name, value, labels)
+        for (name, labels), values in self.observations.items():
+            for value in values:
+                stats.observe_histogram(name, value, labels)
         for key, value in self.gauges.items():
             if self._sent.get(key) != value:
                 self._sent[key] = value
@@ -70,6 +75,7 @@ class Recorder:
         if self._begun:
             return
         self._begun = True
+        self.count(names.VERIFY_FAILURES, by=0)
         for outcome in names.OUTCOMES:
             self.count(names.LOOKUP_TOKENS, outcome, by=0)
         for pool in names.POOLS:

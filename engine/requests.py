@@ -11,6 +11,8 @@ from engine.pool import Slot
 
 #: Stands for a block that vLLM did not name. No block has this hash, so its chain is not whole.
 UNKNOWN = b""
+#: A key is a block hash with the group's number behind it.
+GROUP_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -19,8 +21,8 @@ class RequestView:
 
     context: ReqContext
     chain: dict[int, bytes] = field(default_factory=dict)
-    device_tokens: int | None = None  # where the device's own prefix cache ended, at the first lookup
-    looked_until: int = 0
+    first_looked_up: OffloadKey | None = None  # right behind what the device's own prefix cache has
+    last_looked_up: OffloadKey | None = None
     counted: bool = False
     finished: bool = False
     stores_in_flight: int = 0
@@ -33,7 +35,7 @@ class RequestView:
         if position is None:
             raise ValueError(f"request {self.context.req_id} does not know the position of key {key.hex()}")
         if position not in self.chain:
-            self.chain[position] = key[:-4]
+            self.chain[position] = key[:-GROUP_BYTES]
         return int(position)
 
     def parent_of(self, end_tokens: int, chunk_tokens: int) -> bytes | None:
@@ -53,5 +55,5 @@ class RequestView:
         chain = self.chain
         for key, position in islice(positions.items(), self._seen, None):
             if position not in chain:  # every group has a key there, with the same hash
-                chain[position] = key[:-4]
+                chain[position] = key[:-GROUP_BYTES]
         self._seen = len(positions)

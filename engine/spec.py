@@ -58,6 +58,8 @@ class TieringOffloadingSpec(OffloadingSpec):
                 self.tier_config.demote_superseded_states,
                 events=self.config.enable_kv_cache_events,
                 memory=self._residency.scheduler_memory(),
+                policy=self.tier_config.eviction_policy,
+                store_threshold=self.tier_config.store_threshold,
             )
         return self._manager
 

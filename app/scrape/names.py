@@ -80,6 +80,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("host_bytes", "gauge", ("tierdeck_host_bytes",), ("pool",)),
     Metric("host_evictions", "counter", ("tierdeck_host_evictions_total",), ("pool", "reason")),
     Metric("host_refused_stores", "counter", ("tierdeck_host_refused_stores_total",), ("pool",)),
+    Metric("host_verify_failures", "counter", ("tierdeck_host_verify_failures_total",)),
     Metric("host_lookup_tokens", "counter", ("tierdeck_host_lookup_tokens_total",), ("outcome",)),
     Metric("host_idle_seconds_at_eviction", "histogram", ("tierdeck_host_idle_seconds_at_eviction",), ("pool", "le")),
     Metric("host_restorable_sessions", "gauge", ("tierdeck_host_restorable_sessions",)),

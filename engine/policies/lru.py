@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING, ClassVar
 
-from engine.policies.base import EvictionPolicy, Victim
+from engine.policies.base import EvictionPolicy
+
+if TYPE_CHECKING:
+    from engine.pool import Slot
 
 
 class LruPolicy(EvictionPolicy):
     """Two queues; every operation is O(1)."""
 
+    name: ClassVar[str] = "lru"
+
     def __init__(self) -> None:
-        self._superseded: OrderedDict[bytes, None] = OrderedDict()
-        self._regular: OrderedDict[bytes, None] = OrderedDict()
+        self._superseded: OrderedDict[Slot, None] = OrderedDict()
+        self._regular: OrderedDict[Slot, None] = OrderedDict()
 
-    def add(self, block_hash: bytes, superseded: bool) -> None:
+    def add(self, slot: Slot) -> None:
         """To the young end of its queue."""
-        queue, other = (self._superseded, self._regular) if superseded else (self._regular, self._superseded)
-        if block_hash in queue:
-            queue.move_to_end(block_hash)
-        else:
-            other.pop(block_hash, None)
-            queue[block_hash] = None
+        queue = self._superseded if slot.superseded else self._regular
+        queue[slot] = None
+        queue.move_to_end(slot)
 
-    def remove(self, block_hash: bytes) -> None:
-        """Out of whichever queue has it."""
-        if self._regular.pop(block_hash, self) is self:
-            self._superseded.pop(block_hash, None)
+    def remove(self, slot: Slot) -> None:
+        """Out of its queue."""
+        del (self._superseded if slot.superseded else self._regular)[slot]
 
-    def victim(self) -> Victim | None:
+    def victim(self) -> Slot | None:
         """The oldest superseded one, else the oldest."""
-        if self._superseded:
-            return Victim(self._superseded.popitem(last=False)[0], "superseded")
-        if self._regular:
-            return Victim(self._regular.popitem(last=False)[0], "lru")
-        return None
+        queue = self._superseded or self._regular
+        return queue.popitem(last=False)[0] if queue else None
 
     def clear(self) -> None:
         """Empty both queues."""

@@ -54,17 +54,19 @@ class PoolMachine(RuleBasedStateMachine):
             return
         full = block_hash not in self.order and len(self.order) == CAPACITY
         victims = self._free_to_go()
-        slot, eviction = self.pool.begin_write(block_hash, part, 10, None)
+        slot = self.pool.get(block_hash) or self.pool.place(block_hash, 10, None)
         if full and not victims:
-            assert slot is None and eviction is None
+            assert slot is None and not self.pool.evicted
             return
         assert slot is not None
-        assert (eviction is not None) == full
-        if eviction is not None:
-            assert eviction.slot.block_hash == victims[0], "the oldest superseded one goes first, else the oldest"
-            assert eviction.reason == ("superseded" if victims[0] in self.superseded else "lru")
-            assert eviction.slot.index == slot.index
+        assert len(self.pool.evicted) == full
+        if full:
+            evicted = self.pool.evicted.pop()
+            assert evicted.block_hash == victims[0], "the oldest superseded one goes first, else the oldest"
+            assert evicted.superseded == (victims[0] in self.superseded)
+            assert evicted.index == slot.index
             self._forget(victims[0])
+        self.pool.begin_write(slot, part)
         if block_hash not in self.order:
             self.order.append(block_hash)
             self.ready[block_hash] = self.writing[block_hash] = self.uses[block_hash] = 0
@@ -72,63 +74,68 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(block_hash=HASHES, part=PARTS, success=st.booleans())
     def end_write(self, block_hash: bytes, part: int, success: bool) -> None:
-        if not self.writing.get(block_hash, 0) & part:
-            assert not self.pool.end_write(block_hash, part, success)
+        slot = self.pool.get(block_hash)
+        if slot is None or not self.writing[block_hash] & part:
+            assert slot is None or not self.pool.end_write(slot, part, success)
             return
-        assert self.pool.end_write(block_hash, part, success) == success
+        assert self.pool.end_write(slot, part, success) == success
         self.writing[block_hash] &= ~part
         if success:
             self.ready[block_hash] |= part
-        self._settle(block_hash)
-
-    @precondition(lambda self: any(self.ready.values()))
-    @rule(data=st.data())
-    def load(self, data: st.DataObject) -> None:
-        block_hash = data.draw(st.sampled_from([h for h in self.order if self.ready[h]]))
-        slot = self.pool.get(block_hash)
-        assert slot is not None
-        self.pool.begin_load(slot)
-        self.uses[block_hash] += 1
+        if not self.writing[block_hash] and not self.uses[block_hash]:
+            self._settle(block_hash)
 
     @precondition(lambda self: self.order)
     @rule(data=st.data())
-    def hold(self, data: st.DataObject) -> None:
+    def use(self, data: st.DataObject) -> None:
         block_hash = data.draw(st.sampled_from(self.order))
-        slot = self.pool.get(block_hash)
-        assert slot is not None
-        self.pool.hold(slot)
-        self.uses[block_hash] += 1000
+        self.pool.use(self.pool.slots[block_hash])
+        self.uses[block_hash] += 1
 
     @precondition(lambda self: any(self.uses.values()))
     @rule(data=st.data())
-    def stop_using(self, data: st.DataObject) -> None:
+    def release(self, data: st.DataObject) -> None:
         block_hash = data.draw(st.sampled_from([h for h in self.order if self.uses[h]]))
-        slot = self.pool.get(block_hash)
-        assert slot is not None
-        if self.uses[block_hash] % 1000:
-            self.pool.end_load(slot)
-            self.uses[block_hash] -= 1
-        else:
-            self.pool.release(slot)
-            self.uses[block_hash] -= 1000
-        self._settle(block_hash)
+        self.pool.release(self.pool.slots[block_hash])
+        self.uses[block_hash] -= 1
+        if not self.writing[block_hash] and not self.uses[block_hash]:
+            self._settle(block_hash)
 
-    @rule(block_hash=HASHES)
-    def touch(self, block_hash: bytes) -> None:
+    @rule(block_hashes=st.lists(HASHES, unique=True), data=st.data())
+    def touch(self, block_hashes: list[bytes], data: st.DataObject) -> None:
+        used = {h for h in block_hashes if self.uses.get(h) and data.draw(st.booleans())}
+        touched = self.pool.touch_all(block_hashes, used)
+        assert [slot.block_hash for slot in touched] == [h for h in block_hashes if h in self.order]
+        for block_hash in block_hashes:
+            if block_hash in self.order:
+                self.uses[block_hash] -= block_hash in used
+                self._settle(block_hash)
+
+    @rule(block_hash=HASHES, superseded=st.booleans())
+    def mark(self, block_hash: bytes, superseded: bool) -> None:
         slot = self.pool.get(block_hash)
-        if slot is not None:
-            self.pool.touch(slot)
-            self.superseded.discard(block_hash)
+        if slot is not None and superseded != (block_hash in self.superseded):
+            self.pool.mark(slot, superseded)
+            self.superseded.symmetric_difference_update({block_hash})
             self._use(block_hash)
 
     @rule(block_hash=HASHES)
-    def supersede(self, block_hash: bytes) -> None:
+    def come_back(self, block_hash: bytes) -> None:
         slot = self.pool.get(block_hash)
-        if slot is not None and block_hash not in self.superseded:
-            self.pool.supersede(slot)
-            self.superseded.add(block_hash)
-            self.order.remove(block_hash)
-            self.order.append(block_hash)
+        if slot is not None:
+            if not slot.again or block_hash in self.superseded:
+                self._use(block_hash)
+            self.pool.come_back(slot)
+            self.superseded.discard(block_hash)
+
+    @rule(block_hash=HASHES)
+    def spoil(self, block_hash: bytes) -> None:
+        slot = self.pool.get(block_hash)
+        if slot is not None:
+            self.pool.spoil(slot)
+            self.ready[block_hash] = 0
+            if not self.writing[block_hash] and not self.uses[block_hash]:
+                self._settle(block_hash)
 
     @rule()
     def clear(self) -> None:
