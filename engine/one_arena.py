@@ -1,0 +1,450 @@
+"""One arena for blocks and states: what is stored, what belongs together, what goes. Standard library only.
+
+Nothing here knows vLLM, requests or bytes of a device: a `Visit` is a request's chain of block hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from engine.ghosts import Boundaries, Record, SeenBlocks
+from engine.page_arena import PageArena, Run
+from engine.policies.reuse import LONG_GAP_SECONDS, klass_of
+from engine.policies.states import Density, StatePolicy
+from engine.prefix_tree import Block, PrefixTree, State
+
+SUPERSEDED: Final = "superseded"
+#: Blocks behind which no state was kept, and states behind blocks that could not be stored.
+ORPHANED: Final = "orphaned"
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """Sizes of one worker's arena. Parts are bits: one per layer group that shares a slot."""
+
+    pages: int
+    token_pages: int
+    state_pages: int
+    token_parts: int
+    state_parts: int
+    chunk_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """A request as the arena sees it. Depths are in blocks."""
+
+    chain: list[bytes] = field(default_factory=list)
+    device: int = 0
+    resumed: int = 0  # where it goes on: the deeper one of what the device has and what can be restored
+    turns: int = 0  # of its session so far, and how often that had been idle for long
+    long_gaps: int = 0
+    arrived: bool = False
+    kept_record: bytes | None = None
+    tip: Block | None = None
+    asides: list[Block] = field(default_factory=list)
+    held: list[State] = field(default_factory=list)
+    made: list[State] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Nothing is held any more."""
+        self.tip = None
+        self.asides.clear()
+        self.held.clear()
+        self.made.clear()
+
+
+class Freed(NamedTuple):
+    """A slot that was given up: which parts of it had been readable."""
+
+    pool: Literal["token", "state"]
+    block_hash: bytes
+    ready: int
+    reason: str
+    idle_seconds: float
+
+
+class OneArena:
+    """Pages, tree, ghosts and policy together."""
+
+    def __init__(
+        self,
+        plan: ArenaPlan,
+        policy: Callable[[Density], StatePolicy],
+        demote: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.plan = plan
+        self.pages = PageArena(plan.pages)
+        self.tree = PrefixTree(plan.chunk_tokens, self._on_free)
+        self.policy = policy(self.density)
+        self.states: dict[State, None] = {}
+        self.leaves: set[State] = set()  # the ends of sessions that could go on
+        self.freed: list[Freed] = []
+        self.stored_blocks = 0
+        self._demote = demote
+        self._clock = clock
+        self._seen = SeenBlocks()
+        self._boundaries = Boundaries()
+        self._superseded: dict[State, None] = {}
+        self._reason = ORPHANED
+        self._idle_since = 0.0
+        self._failures = 0
+        #: Without linear layers any block can be resumed at. Marks take the states' place then: they weigh
+        #: nothing, sit on the last block of each chain, and step up as it is eaten from its end.
+        self._marks = not plan.state_parts
+
+    # --- arriving ---
+
+    def arrive(self, visit: Visit, device: int) -> None:
+        """A request begins, of which the device has `device` blocks: remember it and learn from it."""
+        visit.arrived = True
+        self.policy.request()
+        known = self._seen.see(visit.chain)
+        visit.device = device
+        visit.resumed = max(device, self.restorable(visit.chain, known, device))
+        self._learn(visit, known)
+        if visit.resumed:
+            self.hold_state(visit, visit.chain[visit.resumed - 1])
+
+    def restorable(self, chain: Sequence[bytes], depth: int, above: int) -> int:
+        """The deepest boundary in `chain[above:depth]` from which a session could go on; 0 for none."""
+        deepest = self.tree.deepest(chain, depth)
+        if self._marks:
+            return deepest if deepest > above else 0
+        block = self.tree.blocks[chain[deepest - 1]] if deepest else None
+        parts = self.plan.state_parts
+        while block is not None and deepest > above:
+            if block.state is not None and block.state.ready == parts:
+                return deepest
+            block = block.parent
+            deepest -= 1
+        return 0
+
+    def _learn(self, visit: Visit, known: int) -> None:
+        """Which boundary was used again, after how long, and whether VRAM had lost it."""
+        depth = self._boundaries.deepest(visit.chain, known, max(visit.resumed - 1, 0))
+        record = self._boundaries.pop(visit.chain[depth - 1]) if depth else None
+        if record is None:
+            return
+        now, block_hash = self._clock(), visit.chain[depth - 1]
+        age = now - record.at
+        self.policy.used(record.klass, age, lost=visit.device < depth)
+        if self._seen.parts_at(block_hash):  # other sessions will come by here as well
+            self._boundaries.set(block_hash, Record(now, record.klass, record.turns + 1, 0))
+            self.policy.made(record.klass)
+            visit.kept_record = block_hash
+        else:
+            visit.turns, visit.long_gaps = record.turns, record.long_gaps + (age > LONG_GAP_SECONDS)
+
+    # --- storing ---
+
+    def missing_blocks(self, hashes: Sequence[bytes], first: int, last: int, part: int) -> list[int]:
+        """Which of the neighbouring blocks `hashes[first:last]` lack the part, as places, in order."""
+        blocks = self.tree.blocks
+        missing: list[int] = []
+        for at in range(last - 1, first - 1, -1):
+            block = blocks.get(hashes[at])
+            if block is None or not (block.ready | block.writing) & part:
+                missing.append(at)
+            elif not self._failures and self.tree.unstored <= len(missing):
+                break  # all above are there as well
+        missing.reverse()
+        return missing
+
+    def reach(self, visit: Visit, block_hash: bytes, end: int) -> Block:
+        """The block, made where missing, and held from now on with all before it while the request runs."""
+        block = self.tree.extend_to(visit.chain, block_hash, end)
+        tip = visit.tip
+        if tip is block:
+            return block
+        if tip is None or block.end > tip.end:
+            self._released(self.tree.hold(block))
+            visit.tip = block
+            if tip is not None:
+                self._released(self.tree.release(tip))
+        elif not block.live:  # a boundary inside a block, on no other block's way
+            self._released(self.tree.hold(block))
+            visit.asides.append(block)
+        return block
+
+    def store_block(self, block: Block, part: int) -> bool:
+        """A place for one part of a block that is held; False if everything is in use."""
+        if not block.stored:
+            pages = self._room(self.plan.token_pages)
+            if pages is None:
+                return False
+            block.pages, block.stored = pages, True
+            self.tree.unstored -= 1
+            self.stored_blocks += 1
+        block.writing |= part
+        return True
+
+    def wants_state(self, visit: Visit, block_hash: bytes, end: int) -> bool:
+        """Only the newest boundary of a prompt and places where prefixes part are worth a state."""
+        chunk = self.plan.chunk_tokens
+        whole, resumed = len(visit.chain) * chunk, end == visit.resumed * chunk
+        newest = end >= whole or (end > whole - 2 * chunk and not resumed)
+        return newest or self._seen.parts_at(block_hash)
+
+    def store_state(self, visit: Visit, block_hash: bytes, end: int, part: int) -> State | None:
+        """A place for one part of a state; None if everything is in use."""
+        block = self.tree.blocks.get(block_hash)
+        state = block.state if block is not None else None
+        if state is None:
+            pages = self._room(self.plan.state_pages)
+            if pages is None:
+                return None
+            state = self._new_state(visit, self.reach(visit, block_hash, end), pages)
+        state.writing |= part
+        return state
+
+    def _new_state(self, visit: Visit, block: Block, pages: tuple[Run, ...]) -> State:
+        state = block.state = State(block, self._clock(), pages)
+        state.junction = self._seen.parts_at(block.block_hash)
+        self.states[state] = None
+        self._released(self.tree.hold(block))
+        self._hold(visit, state)
+        visit.made.append(state)
+        above = block.parent
+        while above is not None and above.state is None:
+            above = above.parent
+        if above is not None and above.state is not None:
+            self._supersede_if_passed(above.state)
+            self._let_go(visit, above.state)
+        return state
+
+    def _let_go(self, visit: Visit, state: State) -> None:
+        """The request has gone on from it: superseded, it may go at once."""
+        if state.superseded and state in visit.held:
+            visit.held.remove(state)
+            state.holds -= 1
+
+    def end_write(self, slot: Block | State, part: int, success: bool) -> bool:
+        """The part is readable from now on, or gone; True if this made it readable."""
+        if not slot.writing & part:
+            return False
+        slot.writing &= ~part
+        if success:
+            slot.ready |= part
+        else:
+            self._failures += 1
+        return success
+
+    def _room(self, pages: int) -> tuple[Run, ...] | None:
+        while self.pages.free < pages:
+            if not self._evict_one():
+                return None
+        return self.pages.take(pages)
+
+    def _evict_one(self) -> bool:
+        victim = next((state for state in self._superseded if not state.pinned), None)
+        if victim is not None:
+            self._drop(victim, SUPERSEDED)
+            return True
+        victim = self.policy.victim(self._clock())
+        if victim is None:
+            return False
+        if self._marks:
+            self._step_up(victim)
+        else:
+            self._drop(victim, self.policy.name)
+        return True
+
+    # --- going ---
+
+    def _drop(self, state: State, reason: str) -> None:
+        """Give up a state and the blocks that only it needs."""
+        self.policy.remove(state)
+        self._superseded.pop(state, None)
+        self.leaves.discard(state)
+        del self.states[state]
+        self.pages.give(state.pages)
+        block = state.block
+        block.state = None
+        self._reason, self._idle_since = reason, state.last_used
+        if not self._marks:
+            idle = self._clock() - state.last_used
+            self.freed.append(Freed("state", block.block_hash, state.ready, reason, idle))
+        self._released(self.tree.release(block))
+
+    def _step_up(self, mark: State) -> None:
+        """Give up the last block of a chain; the mark goes to the one before unless others need that anyway."""
+        block, above = mark.block, mark.block.parent
+        if block.live > 1 or above is None or above.live > 1 or above.state is not None:
+            self._drop(mark, self.policy.name)
+            return
+        self._reason, self._idle_since = self.policy.name, mark.last_used
+        block.state, above.state, mark.block = None, mark, above
+        self.tree.hold(above)
+        self.tree.release(block)
+        mark.set_anchor(above.end - self.plan.chunk_tokens)
+        self.policy.changed(mark)
+
+    def _on_free(self, block: Block) -> None:
+        if block.stored:
+            self.stored_blocks -= 1
+            self.pages.give(block.pages)
+            idle = self._clock() - self._idle_since
+            self.freed.append(Freed("token", block.block_hash, block.ready, self._reason, idle))
+
+    def _released(self, stays: Block | None) -> None:
+        """Something below this block has come or gone, so its state may have become a leaf or no leaf."""
+        if stays is None or stays.state is None:
+            return
+        if stays.live == 1:
+            self.leaves.add(stays.state)
+        else:
+            self.leaves.discard(stays.state)
+        self.policy.changed(stays.state)
+
+    def density(self, state: State) -> float:
+        """What a state saves per page that its eviction frees."""
+        pages = self.plan.state_pages
+        if state.block.live == 1:
+            pages += self.plan.token_pages * (state.block.end - state.anchor) // self.plan.chunk_tokens
+        return state.gain / max(pages, 1)
+
+    # --- pins ---
+
+    def hold_state(self, visit: Visit, block_hash: bytes) -> None:
+        """The request goes on from there: the state stays until it has gone further or has ended."""
+        block = self.tree.blocks.get(block_hash)
+        if block is not None and block.state is not None and not self._marks:
+            self._hold(visit, block.state)
+
+    def _hold(self, visit: Visit, state: State) -> None:
+        if state not in visit.held:
+            state.holds += 1
+            visit.held.append(state)
+
+    # --- leaving ---
+
+    def leave(self, visit: Visit) -> None:
+        """The request has ended and so have its transfers: it no longer keeps anything."""
+        self._reason, self._idle_since = ORPHANED, self._clock()
+        for state in visit.held:
+            state.holds -= 1
+        for aside in visit.asides:
+            self._released(self.tree.release(aside))
+        tip, visit.tip = visit.tip, None
+        if tip is not None:
+            states, whole = self._states_above(tip)
+            if self._marks and whole is not None:
+                states = self._marked(visit, whole, states)
+            self._released(self.tree.release(tip))
+            states = [state for state in states if state.block.state is state]
+            if states:
+                self._rank(visit, states)
+        visit.forget()
+
+    def _states_above(self, tip: Block) -> tuple[list[State], Block | None]:
+        """States on the way to the root, the deepest one first, and the last block that is whole with all
+        before it. States behind a block that could not be stored are of no use, and go.
+        """
+        states: list[State] = []
+        parts = self.plan.token_parts
+        at: Block | None = tip
+        whole: Block | None = tip
+        behind_gap = 0
+        while at is not None:
+            if at.state is not None:
+                states.append(at.state)
+            if at.ready != parts and (at.ready | at.writing) != parts:
+                behind_gap, whole = len(states), at.parent
+            at = at.parent
+        for state in states[:behind_gap]:
+            if not state.pinned:
+                self._drop(state, ORPHANED)
+        return states[behind_gap:], whole
+
+    def _marked(self, visit: Visit, block: Block, states: list[State]) -> list[State]:
+        """With a mark on the last whole block of the chain."""
+        if block.state is not None:
+            return states
+        mark = block.state = State(block, self._clock())
+        self.states[mark] = None
+        self._released(self.tree.hold(block))
+        visit.made.append(mark)
+        return [mark, *states]
+
+    def _rank(self, visit: Visit, states: list[State]) -> None:
+        """Freshly used ones to the young end, passed ones to the first victims, and what each one saves."""
+        newest = states[0]
+        used = [state for state in states if state is newest or self._was_used(visit, state)]
+        for state in used:
+            self._used(visit, state, newest)
+        anchor = 0
+        for state in reversed(states):
+            if state is not newest:
+                self._supersede_if_passed(state)
+            if state.block.state is not state or state.superseded:
+                continue
+            self._anchor(state, state.block.end - self.plan.chunk_tokens if self._marks else anchor)
+            anchor = state.block.end
+        for state in used:
+            if state.block.state is state and not state.superseded:
+                self._enter(visit, state)
+
+    def _was_used(self, visit: Visit, state: State) -> bool:
+        return state in visit.made or state.block.end == visit.resumed * self.plan.chunk_tokens
+
+    def _used(self, visit: Visit, state: State, newest: State) -> None:
+        state.last_used = self._clock()
+        state.junction = self._seen.parts_at(state.block.block_hash)
+        state.turns += state not in visit.made
+        if state is newest:
+            state.turns = max(state.turns, visit.turns + 1)
+        if state.superseded and (state.junction or state is newest):
+            state.superseded = False
+            del self._superseded[state]
+
+    def _anchor(self, state: State, anchor: int) -> None:
+        if state.anchor != anchor or not state.gain:
+            state.set_anchor(anchor)
+            self.policy.changed(state)
+
+    def _enter(self, visit: Visit, state: State) -> None:
+        """Into the policy's order, and among the boundaries from which sessions go on."""
+        self.policy.remove(state)
+        block_hash = state.block.block_hash
+        state.long_gaps = 0 if state.junction else visit.long_gaps
+        state.klass = klass_of(state.junction, state.turns, state.block.end, state.long_gaps)
+        self._boundaries.set(block_hash, Record(state.last_used, state.klass, state.turns, state.long_gaps))
+        if block_hash != visit.kept_record:
+            self.policy.made(state.klass)
+        self.policy.add(state)
+
+    def _supersede_if_passed(self, state: State) -> None:
+        """No junction, and only one way leads on from it: its session has a newer one, or soon will."""
+        if self._marks and state.block.live > 1:
+            self._drop(state, SUPERSEDED)  # a mark weighs nothing and serves no one inside a chain
+        elif self._demote and not state.superseded and not state.junction and state.block.live == 2:
+            state.superseded = True
+            self.policy.remove(state)
+            self._superseded[state] = None
+            self._boundaries.pop(state.block.block_hash)
+
+    def pinned(self, visits: Iterable[Visit]) -> tuple[int, int]:
+        """Blocks and states that cannot go now."""
+        blocks: set[Block] = set()
+        for visit in visits:
+            at = visit.tip
+            while at is not None and at not in blocks:
+                blocks.add(at)
+                at = at.parent
+        return len(blocks), sum(state.pinned for state in self.states)
+
+    def clear(self) -> None:
+        """Forget what is stored, transfers in flight included; what was learned stays."""
+        self.tree.clear()
+        self.pages.clear()
+        self.policy.clear()
+        self.states.clear()
+        self.leaves.clear()
+        self.freed.clear()
+        self._superseded.clear()
+        self.stored_blocks = 0
+        self._failures = 0

@@ -1,0 +1,80 @@
+"""Pages of host memory: a slot is a list of pages that need not be neighbours. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: Pages are at most this long: the rest of a slot's last page is wasted.
+MOST_PAGE_BYTES: Final = 128 * 1024
+#: Pages begin at multiples of this, as the machine's own do.
+PAGE_STEP_BYTES: Final = 4096
+
+
+class Run(NamedTuple):
+    """Neighbouring pages."""
+
+    first: int
+    pages: int
+
+
+def page_bytes(token_slot_bytes: int, state_slot_bytes: int) -> int:
+    """The page that wastes least of a token slot, of which there are most: a whole number of them fit."""
+    slot_bytes = token_slot_bytes or state_slot_bytes
+    pages = pages_of(slot_bytes, MOST_PAGE_BYTES)
+    return pages_of(-(-slot_bytes // pages), PAGE_STEP_BYTES) * PAGE_STEP_BYTES
+
+
+def pages_of(slot_bytes: int, one_page_bytes: int) -> int:
+    """How many pages a slot takes."""
+    return -(-slot_bytes // one_page_bytes)
+
+
+class PageArena:
+    """Which pages are free. What was given back last is taken first, so untouched memory stays untouched."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.free = 0
+        self._runs: dict[int, int] = {}  # first page -> pages
+        self._ends: dict[int, int] = {}  # page behind the run -> first page
+        self.clear()
+
+    def clear(self) -> None:
+        """Everything is free again."""
+        self.free = self.pages
+        self._runs = {0: self.pages} if self.pages else {}
+        self._ends = {self.pages: 0} if self.pages else {}
+
+    def take(self, pages: int) -> tuple[Run, ...] | None:
+        """That many pages in as few runs as are at hand; None, and nothing taken, if there are too few."""
+        if pages > self.free:
+            return None
+        taken: list[Run] = []
+        self.free -= pages
+        while pages:
+            first, length = self._runs.popitem()
+            del self._ends[first + length]
+            used = min(length, pages)
+            taken.append(Run(first, used))
+            if length > used:
+                self._add(first + used, length - used)
+            pages -= used
+        return tuple(taken)
+
+    def give(self, runs: tuple[Run, ...]) -> None:
+        """Take pages back and join them with free neighbours."""
+        for first, length in runs:
+            self.free += length
+            before = self._ends.pop(first, None)
+            if before is not None:
+                length += self._runs.pop(before)
+                first = before
+            behind = self._runs.pop(first + length, None)
+            if behind is not None:
+                del self._ends[first + length + behind]
+                length += behind
+            self._add(first, length)
+
+    def _add(self, first: int, length: int) -> None:
+        self._runs[first] = length
+        self._ends[first + length] = first

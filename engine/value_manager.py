@@ -1,0 +1,425 @@
+"""The scheduler's side of the host tier with one arena for blocks and states."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+    make_offload_key,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from engine import metric_names as names
+from engine.layout import GroupLayout, HostLayout, PoolName
+from engine.lookups import lookup_outcomes
+from engine.metrics import Recorder
+from engine.one_arena import ArenaPlan, OneArena, Visit
+from engine.page_arena import Run, page_bytes, pages_of
+from engine.policies.hyper import HyperPolicy
+from engine.policies.states import StatePolicy
+from engine.policies.value import ValuePolicy
+from engine.prefix_tree import Block, State
+
+#: Counting what is pinned again waits this many times what the last count took.
+PATIENCE: Final = 200.0
+#: The group's index at the end of a key.
+SUFFIX_BYTES: Final = 4
+
+POLICIES: Final[dict[str, type[StatePolicy]]] = {"value": ValuePolicy, "hyper": HyperPolicy}
+
+
+#: What was given a place.
+Placed = list[tuple[OffloadKey, Block | State]]
+
+
+class PagesSpec(LoadStoreSpec):
+    """Places in the arena, one list of pages per key, in the order of the keys."""
+
+    def __init__(self, slots: Sequence[tuple[Run, ...]]) -> None:
+        self.slots = slots
+
+    def __repr__(self) -> str:
+        return f"PagesSpec({len(self.slots)} slots)"
+
+
+@dataclass(slots=True)
+class _Request:
+    """What is remembered of a running request."""
+
+    context: ReqContext
+    visit: Visit = field(default_factory=Visit)
+    looked_until: int = 0
+    counted: bool = False
+    finished: bool = False
+    transfers: int = 0
+    seen: int = 0
+
+
+class _PoolUse(NamedTuple):
+    """One kind of slot as the metrics have it."""
+
+    pool: PoolName
+    slots: int
+    used: int
+    pinned: int
+    pages: int
+
+
+def arena_plan(layout: HostLayout, worker_bytes: int) -> ArenaPlan:
+    """How the arena of one worker is cut into pages and slots."""
+    page = page_bytes(layout.token_slot_bytes, layout.state_slot_bytes)
+    return ArenaPlan(
+        pages=worker_bytes // page,
+        token_pages=pages_of(layout.token_slot_bytes, page),
+        state_pages=pages_of(layout.state_slot_bytes, page),
+        token_parts=(1 << len(layout.pool_groups("token"))) - 1,
+        state_parts=(1 << len(layout.pool_groups("state"))) - 1,
+        chunk_tokens=layout.chunk_tokens,
+    )
+
+
+class ValueManager(OffloadingManager):
+    """Speaks vLLM's protocol; what it decides is in the arena, its tree and its policy."""
+
+    def __init__(
+        self,
+        layout: HostLayout,
+        worker_bytes: int,
+        policy: str = "value",
+        world_size: int = 1,
+        demote_superseded_states: bool = True,
+        events: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = arena_plan(layout, worker_bytes)
+        self._arena = OneArena(self.plan, POLICIES[policy], demote_superseded_states, clock)
+        self._suffixes: dict[PoolName, list[tuple[bytes, int]]] = {
+            pool: [(make_offload_key(b"", group.group_id), group.part) for group in layout.pool_groups(pool)]
+            for pool in names.POOLS
+        }
+        self._page_bytes = page_bytes(layout.token_slot_bytes, layout.state_slot_bytes) * world_size
+        self._groups: dict[bytes, GroupLayout] = {
+            make_offload_key(b"", group.group_id): group for group in layout.groups
+        }
+        self._chunk = layout.chunk_tokens
+        self._has_blocks = bool(layout.pool_groups("token"))
+        self._requests: dict[str, _Request] = {}
+        self._events: list[OffloadingEvent] | None = [] if events else None
+        self._recorder = Recorder()
+        self._clock = clock
+        self._counts = (0, 0)
+        self._count_not_before = 0.0
+
+    # --- lookup ---
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
+        group = self._groups[key[-SUFFIX_BYTES:]]
+        block = self._arena.tree.blocks.get(key[:-SUFFIX_BYTES])
+        if group.pool == "token":
+            request = self._requests.get(req_context.req_id)
+            if request is not None and not request.counted:
+                self._note_lookup(request, key)
+            slot: Block | State | None = block
+        else:
+            slot = block.state if block is not None else None
+        if slot is None:
+            return LookupResult.MISS
+        if slot.ready & group.part:
+            return LookupResult.HIT
+        return LookupResult.HIT_PENDING if slot.writing & group.part else LookupResult.MISS
+
+    def _note_lookup(self, request: _Request, key: OffloadKey) -> None:
+        """The first lookup is right behind what the device has; the others go up from there."""
+        end = request.context.get_offload_key_position(key) or 0
+        if not request.visit.arrived:
+            self._arrive(request, (end - 1) // self._chunk)
+        if end > request.looked_until:
+            request.looked_until = end
+
+    def _arrive(self, request: _Request, device_blocks: int | None) -> None:
+        """`device_blocks` None: nothing was looked up, so the device has all of it."""
+        self._update_chain(request)
+        visit = request.visit
+        self._arena.arrive(visit, len(visit.chain) if device_blocks is None else device_blocks)
+
+    def _update_chain(self, request: _Request) -> None:
+        """Take over the block hashes that vLLM has given positions since the last call.
+
+        vLLM gives a position to every key of a request before it asks for any of them, one layer group
+        after the other, but has no public way to list them.
+        """
+        positions = getattr(request.context, "_offload_key_positions", {})
+        if len(positions) == request.seen:
+            return
+        chain, chunk = request.visit.chain, self._chunk
+        expected = (len(chain) + 1) * chunk
+        for key, position in islice(positions.items(), request.seen, None):
+            if position == expected:
+                chain.append(key[:-SUFFIX_BYTES])
+                expected += chunk
+            elif position < expected:
+                break  # the next group: the same hashes again
+        request.seen = len(positions)
+
+    def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
+        """Everything this tier has is in host memory."""
+        return CacheHitSource.HOST
+
+    # --- load ---
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
+        """Pin the keys and say where they are."""
+        request = self._request(req_context)
+        slots = [self._readable(key) for key in keys]
+        ends = [req_context.get_offload_key_position(key) or 0 for key in keys]
+        deepest = max(range(len(ends)), key=ends.__getitem__)
+        self._count_lookup(request, ends[deepest])
+        last = list(keys)[deepest][:-SUFFIX_BYTES]
+        self._arena.reach(request.visit, last, ends[deepest])
+        self._arena.hold_state(request.visit, last)
+        request.transfers += len(slots)
+        return PagesSpec([slot.pages for slot in slots])
+
+    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        """They may go again when the request has ended."""
+        self._end_transfers(req_context, len(keys))
+
+    def _readable(self, key: OffloadKey) -> Block | State:
+        group, slot = self._find(key)
+        if slot is None or not slot.ready & group.part:
+            raise RuntimeError(f"key {key.hex()} of the {group.pool} pool was promised and is not there")
+        return slot
+
+    def _find(self, key: OffloadKey) -> tuple[GroupLayout, Block | State | None]:
+        group = self._groups[key[-SUFFIX_BYTES:]]
+        block = self._arena.tree.blocks.get(key[:-SUFFIX_BYTES])
+        return group, block.state if block is not None and group.pool == "state" else block
+
+    # --- store ---
+
+    def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        """Places for the keys that are worth one and not there yet; the others are left out."""
+        request = self._request(req_context)
+        self._update_chain(request)
+        if not request.visit.arrived:
+            self._arrive(request, None)
+        placed: Placed = []
+        for group, some in self._by_group(list(keys)):
+            if group.pool == "state":
+                self._place_states(request, group, some, placed)
+            else:
+                self._place_blocks(request, group, some, placed)
+        request.transfers += len(placed)
+        spec = PagesSpec([slot.pages for _, slot in placed])
+        return PrepareStoreOutput([key for key, _ in placed], spec, self._take_freed())
+
+    def _by_group(self, keys: list[OffloadKey]) -> Iterable[tuple[GroupLayout, list[OffloadKey]]]:
+        """Neighbouring keys of one group together."""
+        if len(keys) == 1:
+            return [(self._groups[keys[0][-SUFFIX_BYTES:]], keys)]
+        groups = []
+        at = 0
+        while at < len(keys):
+            suffix, end = keys[at][-SUFFIX_BYTES:], len(keys)
+            if keys[-1][-SUFFIX_BYTES:] != suffix:
+                end = next(later for later in range(at + 1, len(keys)) if keys[later][-SUFFIX_BYTES:] != suffix)
+            groups.append((self._groups[suffix], keys[at:end]))
+            at = end
+        return groups
+
+    def _place_states(self, request: _Request, group: GroupLayout, keys: list[OffloadKey], placed: Placed) -> None:
+        for key in keys:
+            _, state = self._find(key)
+            if state is not None and (state.ready | state.writing) & group.part:
+                continue
+            block_hash, end = key[:-SUFFIX_BYTES], self._end_of(request, key)
+            if state is None and not self._arena.wants_state(request.visit, block_hash, end):
+                continue
+            state = self._arena.store_state(request.visit, block_hash, end, group.part)
+            if state is None:
+                self._recorder.count(names.REFUSED_STORES, "state")
+            else:
+                placed.append((key, state))
+
+    def _place_blocks(self, request: _Request, group: GroupLayout, keys: list[OffloadKey], placed: Placed) -> None:
+        end, visit, arena = self._end_of(request, keys[-1]), request.visit, self._arena
+        last = end // self._chunk
+        first = last - len(keys)
+        hashes: Sequence[bytes] = visit.chain
+        if end % self._chunk or first < 0 or hashes[first] != keys[0][:-SUFFIX_BYTES] or last > len(hashes):
+            hashes, first, last = [key[:-SUFFIX_BYTES] for key in keys], 0, len(keys)
+        missing = arena.missing_blocks(hashes, first, last, group.part)
+        arena.reach(visit, keys[-1][:-SUFFIX_BYTES], end)
+        for at in missing:
+            key = keys[at - first]
+            block = arena.tree.blocks.get(hashes[at]) or arena.reach(visit, hashes[at], self._end_of(request, key))
+            if arena.store_block(block, group.part):
+                placed.append((key, block))
+            else:
+                self._recorder.count(names.REFUSED_STORES, "token")
+
+    def _end_of(self, request: _Request, key: OffloadKey) -> int:
+        end = request.context.get_offload_key_position(key)
+        if end is None:
+            raise ValueError(f"request {request.context.req_id} does not know the position of key {key.hex()}")
+        return int(end)
+
+    def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
+        """All workers have copied (or failed to copy) the keys."""
+        readable = [key for key in keys if self._end_write(key, success)]
+        self._announce(readable, removed=False)
+        self._end_transfers(req_context, len(keys))
+
+    def _end_write(self, key: OffloadKey, success: bool) -> bool:
+        group, slot = self._find(key)
+        return slot is not None and self._arena.end_write(slot, group.part, success)
+
+    # --- requests ---
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        """Remember the request until it has finished and its transfers are done."""
+        before = self._requests.get(req_context.req_id)
+        if before is not None:
+            self._arena.leave(before.visit)
+        self._requests[req_context.req_id] = _Request(req_context)
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        """No more stores or loads will begin for it; some may still be in flight."""
+        request = self._requests.get(req_context.req_id)
+        if request is not None:
+            request.finished = True
+            self._close_if_done(request)
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Requests that begin now without a load: learn from them, and count what their lookup came to."""
+        for req_id in context.new_req_ids:
+            request = self._requests.get(req_id)
+            if request is not None and not request.counted:
+                if not request.visit.arrived:
+                    self._arrive(request, None)
+                self._count_lookup(request, 0)
+
+    def _request(self, req_context: ReqContext) -> _Request:
+        request = self._requests.get(req_context.req_id)
+        if request is None:
+            request = self._requests[req_context.req_id] = _Request(req_context)
+        return request
+
+    def _end_transfers(self, req_context: ReqContext, count: int) -> None:
+        request = self._requests.get(req_context.req_id)
+        if request is not None:
+            request.transfers -= count
+            self._close_if_done(request)
+
+    def _close_if_done(self, request: _Request) -> None:
+        if not request.finished or request.transfers > 0:
+            return
+        self._arena.leave(request.visit)
+        self._take_freed()
+        del self._requests[request.context.req_id]
+
+    # --- what the metrics say ---
+
+    def _count_lookup(self, request: _Request, hit_until: int) -> None:
+        """Once per request, in whole blocks beyond what the device has."""
+        if request.counted:
+            return
+        request.counted = True
+        if not request.looked_until:
+            return
+        visit, chunk, arena = request.visit, self._chunk, self._arena
+        start = visit.device * chunk
+        there = arena.tree.deepest(visit.chain, len(visit.chain)) * chunk
+        state_until = arena.restorable(visit.chain, len(visit.chain), visit.device) * chunk
+        # Where nothing was missing, the last block was left out because its last token is always computed.
+        until = request.looked_until if there >= request.looked_until else len(visit.chain) * chunk
+        for outcome, tokens in lookup_outcomes(start, hit_until, there, state_until, until):
+            self._recorder.count(names.LOOKUP_TOKENS, outcome, by=tokens)
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        """What changed since the last call."""
+        recorder = self._recorder
+        for use in self._pools():
+            recorder.gauge(names.SLOTS, use.slots, use.pool, names.ALL_GROUPS)
+            recorder.gauge(names.SLOTS_USED, use.used, use.pool, names.ALL_GROUPS)
+            recorder.gauge(names.SLOTS_PINNED, use.pinned, use.pool, names.ALL_GROUPS)
+            recorder.gauge(names.HOST_BYTES, use.pages * self._page_bytes, use.pool)
+        recorder.gauge(names.RESTORABLE_SESSIONS, len(self._arena.leaves))
+        return recorder.collect()
+
+    def _pools(self) -> tuple[_PoolUse, _PoolUse]:
+        """Both kinds of slot. There is no split: what states do not take counts as room for blocks, and of
+        states there could be as many as there are and fit into what is free.
+        """
+        arena, plan = self._arena, self.plan
+        blocks = arena.stored_blocks if plan.token_pages else 0
+        states = len(arena.states) if plan.state_pages else 0
+        state_pages = states * plan.state_pages
+        block_pages = plan.pages - state_pages
+        pinned_blocks, pinned_states = self._pinned()
+        block_slots = block_pages // plan.token_pages if plan.token_pages else 0
+        state_slots = states + arena.pages.free // plan.state_pages if plan.state_pages else 0
+        return (
+            _PoolUse("token", block_slots, blocks, pinned_blocks, block_pages if plan.token_pages else 0),
+            _PoolUse("state", state_slots, states, pinned_states, state_pages if plan.token_pages else plan.pages),
+        )
+
+    def _pinned(self) -> tuple[int, int]:
+        """Pinned blocks and states; counted again when something changed, and not too often."""
+        if not self._requests:
+            return 0, 0
+        began = self._clock()
+        if began >= self._count_not_before:
+            self._counts = self._arena.pinned(request.visit for request in self._requests.values())
+            self._count_not_before = self._clock() + PATIENCE * (self._clock() - began)
+        return self._counts
+
+    def _take_freed(self) -> list[OffloadKey]:
+        """Report what was given up since the last call; the keys of it that could be read."""
+        freed = self._arena.freed
+        if not freed:
+            return []
+        keys: list[OffloadKey] = []
+        for pool, block_hash, ready, reason, idle_seconds in freed:
+            self._recorder.count(names.EVICTIONS, pool, reason)
+            self._recorder.observe(names.IDLE_SECONDS, idle_seconds, pool)
+            keys += [OffloadKey(block_hash + suffix) for suffix, part in self._suffixes[pool] if ready & part]
+        freed.clear()
+        self._announce(keys, removed=True)
+        return keys
+
+    def _announce(self, keys: list[OffloadKey], removed: bool) -> None:
+        if keys and self._events is not None:
+            self._events.append(OffloadingEvent(keys=keys, medium=Medium.CPU, removed=removed))
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Events since the last call, if the engine publishes any."""
+        if self._events:
+            events, self._events = self._events, []
+            yield from events
+
+    def reset_cache(self) -> None:
+        """Drop everything. vLLM flushes transfers in flight and never reports them here again."""
+        self._arena.clear()
+        for request in list(self._requests.values()):
+            request.visit.forget()
+            request.transfers = 0
+            if request.finished:
+                del self._requests[request.context.req_id]
