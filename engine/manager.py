@@ -234,7 +234,7 @@ class TierManager(OffloadingManager):
         if slot is None or not place.pool.end_write(slot, place.part, success):
             return False
         if place.kept:
-            place.ledger.commit(_entry_of(slot))
+            place.ledger.commit(slot.index, slot.block_hash, slot.ready, slot.end_tokens, slot.parent)
         return True
 
     # --- requests ---
@@ -382,10 +382,6 @@ class TierManager(OffloadingManager):
     def shutdown(self) -> None:
         """Let go of the memory; what outlives the engine stays."""
         self._memory.close()
-
-
-def _entry_of(slot: Slot) -> Entry:
-    return Entry(slot.index, slot.block_hash, slot.ready, slot.end_tokens, slot.parent, 0)
 
 
 def _slot_of(entry: Entry, now: float) -> Slot:

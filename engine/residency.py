@@ -150,7 +150,7 @@ class ResidentMemory:
             for rank in range(self._plan.world_size):
                 _copy_slot(self._plan.pool_file(rank, pool), entry.slot, target, shape.slot_bytes)
             moved.append(entry._replace(slot=target))
-            index.commit(moved[-1])
+            index.place(moved[-1])
             index.drop(entry.slot)
         return moved
 

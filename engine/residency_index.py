@@ -26,14 +26,12 @@ from engine.residency_place import open_private
 MOST_HASH_BYTES: Final = 32
 _NO_PARENT: Final = 255
 
-# The body of a row: checksum, end tokens, piece, pieces, lengths of hash and parent, hash, parent.
-_BODY: Final = struct.Struct("<IIHHBB2x32s32s")
-_CHECKED: Final = struct.Struct("<IHHBB2x32s32s")
-#: ready word, rank word, body.
-ROW_BYTES: Final = 16 + _BODY.size
+# The body of a row: end tokens, piece, pieces, lengths of hash and parent, hash, parent.
+_BODY: Final = struct.Struct("<IHHBB6x32s32s")
+# In front of it three words: the one that vouches for the row, its rank, the body's checksum.
+_READY, _RANK, _CHECKSUM, _HEAD_WORDS = 0, 1, 2, 3
+ROW_BYTES: Final = 8 * _HEAD_WORDS + _BODY.size
 _WORDS: Final = ROW_BYTES // 8
-_READY: Final = 0
-_RANK: Final = 1
 
 
 class Entry(NamedTuple):
@@ -58,7 +56,16 @@ class PoolLedger(Protocol):
     def drop(self, index: int) -> None:
         """The slot is about to be overwritten. Must be called before a worker hears of it."""
 
-    def commit(self, entry: Entry) -> None:
+    def commit(
+        self,
+        index: int,
+        block_hash: bytes,
+        ready: int,
+        end_tokens: int,
+        parent: bytes | None,
+        piece: int = 0,
+        pieces: int = 1,
+    ) -> None:
         """Every worker has copied the last byte of these parts."""
 
     def used(self, indices: Sequence[int], superseded: bool = False) -> None:
@@ -74,7 +81,16 @@ class NoLedger:
     def drop(self, index: int) -> None:
         """Nothing to forget."""
 
-    def commit(self, entry: Entry) -> None:
+    def commit(
+        self,
+        index: int,
+        block_hash: bytes,
+        ready: int,
+        end_tokens: int,
+        parent: bytes | None,
+        piece: int = 0,
+        pieces: int = 1,
+    ) -> None:
         """Nothing to remember."""
 
     def used(self, indices: Sequence[int], superseded: bool = False) -> None:
@@ -103,15 +119,47 @@ class IndexFile:
         """The slot is about to be overwritten."""
         self._words[index * _WORDS] = 0
 
-    def commit(self, entry: Entry) -> None:
-        """Put the row down, and vouch for it last. The rank is now, unless the entry has one."""
-        if len(entry.block_hash) > MOST_HASH_BYTES or len(entry.parent or b"") > MOST_HASH_BYTES:
+    def commit(
+        self,
+        index: int,
+        block_hash: bytes,
+        ready: int,
+        end_tokens: int,
+        parent: bytes | None,
+        piece: int = 0,
+        pieces: int = 1,
+    ) -> None:
+        """Put the row down as used now, and vouch for it last."""
+        self._rank += 1
+        self._put(index, ready, self._rank, end_tokens, block_hash, parent, piece, pieces)
+
+    def place(self, entry: Entry) -> None:
+        """As `commit`, with the rank that it has."""
+        _, block_hash, ready, end_tokens, parent, rank, piece, pieces = entry
+        self._put(entry.slot, ready, rank, end_tokens, block_hash, parent, piece, pieces)
+
+    def _put(
+        self,
+        index: int,
+        ready: int,
+        rank: int,
+        end_tokens: int,
+        block_hash: bytes,
+        parent: bytes | None,
+        piece: int,
+        pieces: int,
+    ) -> None:
+        hash_bytes, parent_bytes = len(block_hash), _NO_PARENT if parent is None else len(parent)
+        if hash_bytes > MOST_HASH_BYTES or MOST_HASH_BYTES < parent_bytes != _NO_PARENT:
             return  # not a hash of vLLM's: it is served, but not kept
-        word = entry.slot * _WORDS
-        self._words[word] = 0
-        self._words[word + _RANK] = entry.rank or self._next_rank()
-        _BODY.pack_into(self._bytes, word * 8 + 16, *_body(entry))
-        self._words[word] = entry.ready
+        body = _BODY.pack(end_tokens, piece, pieces, hash_bytes, parent_bytes, block_hash, parent or b"")
+        words, word = self._words, index * _WORDS
+        words[word] = 0
+        words[word + _RANK] = rank
+        words[word + _CHECKSUM] = zlib.crc32(body)
+        begin = (word + _HEAD_WORDS) * 8
+        self._bytes[begin : begin + _BODY.size] = body
+        words[word] = ready
 
     def used(self, indices: Sequence[int], superseded: bool = False) -> None:
         """New ranks, rising in the order of `indices`; negative for what is superseded."""
@@ -162,33 +210,18 @@ class IndexFile:
 
     def _entry(self, index: int) -> Entry | None:
         word = index * _WORDS
-        checksum, *body = _BODY.unpack_from(self._bytes, word * 8 + 16)
-        end_tokens, piece, pieces, hash_bytes, parent_bytes, block_hash, parent = body
-        if checksum != zlib.crc32(_CHECKED.pack(*body)) or hash_bytes > MOST_HASH_BYTES:
+        body = self._bytes[(word + _HEAD_WORDS) * 8 : (word + _WORDS) * 8]
+        if self._words[word + _CHECKSUM] != zlib.crc32(body):
             return None
+        end_tokens, piece, pieces, hash_bytes, parent_bytes, block_hash, parent = _BODY.unpack(body)
         before = None if parent_bytes == _NO_PARENT else parent[:parent_bytes]
         ready, rank = self._words[word], self._words[word + _RANK]
         return Entry(index, block_hash[:hash_bytes], ready, end_tokens, before, rank, piece, pieces)
 
-    def _next_rank(self, count: int = 1) -> int:
-        """Ranks rise for ever, also from run to run."""
-        first = max(self._rank + 1, time.time_ns())
-        self._rank = first + count - 1
-        return first
-
-
-def _body(entry: Entry) -> tuple[int, int, int, int, int, int, bytes, bytes]:
-    parent = entry.parent
-    values = (
-        entry.end_tokens,
-        entry.piece,
-        entry.pieces,
-        len(entry.block_hash),
-        _NO_PARENT if parent is None else len(parent),
-        entry.block_hash,
-        parent or b"",
-    )
-    return zlib.crc32(_CHECKED.pack(*values)), *values
+    def _next_rank(self, count: int) -> int:
+        """Ranks rise for ever, also from run to run: each begins with its time in nanoseconds."""
+        self._rank += count
+        return self._rank - count + 1
 
 
 def _rows_of(path: Path) -> int:

@@ -335,7 +335,7 @@ def test_a_torn_row_is_no_row(tmp_path: Path) -> None:
     engine.kill()
     path = tmp_path / "tierdeck-e" / "engine-0" / "token.index"
     content = bytearray(path.read_bytes())
-    content[50] ^= 1
+    content[60] ^= 1
     path.write_bytes(content)
     engine = start(tmp_path, "two")
     assert engine.found("abc") == 0
