@@ -71,6 +71,9 @@ class TierConfig:
     transfer_threads: int | None = _documented(
         None, f"Copy threads per worker on a CPU, 1 to {MAX_TRANSFER_THREADS}; default half the cores, at most 4."
     )
+    verify: bool = _documented(
+        False, "Take a checksum of each slot when it is stored and check it when it is loaded; for finding faults."
+    )
     self_describing_kv_events: bool = _documented(
         False, "Complete `BlockStored` events, where the engine publishes KV events at all."
     )
@@ -216,6 +219,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "transfer_threads": _positive(2, MAX_TRANSFER_THREADS),
     "residency": _one_of("auto", "keep", "off"),
     "residency_foreign": _one_of("replace", "refuse"),
+    "verify": _yes_or_no,
     "self_describing_kv_events": _yes_or_no,
     "sync_load_budget_bytes": _positive(1 << 20),
 }

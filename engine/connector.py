@@ -1,10 +1,11 @@
-"""vLLM's own OffloadingConnector, with two things added at its public edges."""
+"""vLLM's own OffloadingConnector, with a few things added at its public edges."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector as Upstream
 
 from engine.config import SPEC_NAME, parse_config
@@ -12,19 +13,52 @@ from engine.handover import handing_over
 
 
 class OffloadingConnector(Upstream):
-    """As upstream's for every spec; for ours, it refuses a bad configuration before the model loads and
-    hands over the layout of the KV cache, which a spec's own arguments do not have.
+    """As upstream's for every spec. For ours, it refuses a bad configuration before the model loads, hands over the
+    layout of the KV cache, which a spec's own arguments do not have, and tells of loads that failed: upstream's
+    takes every load for a success.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         with handing_over(vllm_config, kv_cache_config):
             super().__init__(vllm_config, role, kv_cache_config)
+        self._is_ours = is_ours(vllm_config)
+        self._loading: dict[int, str] = {}  # requests by load job
+        if self._is_ours:
+            # The default fails the request. What a cache has lost is computed anew.
+            vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Remember which request each load is for."""
+        if self._is_ours:
+            jobs = getattr(self._connector_metadata, "load_jobs", {})
+            self._loading.update((job_id, job.req_id) for job_id, job in jobs.items())
+        super().start_load_kv(forward_context, **kwargs)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """With the requests whose load failed: vLLM computes their tokens anew."""
+        results: KVConnectorTransferResults = super().get_transfer_results(finished_req_ids)
+        worker = self.connector_worker.worker if self._is_ours else None
+        if worker is not None:
+            failed = worker.take_failed_loads()
+            results.failed_recving |= {self._loading[job_id] for job_id in failed if job_id in self._loading}
+            self._loading = {job: req for job, req in self._loading.items() if req not in results.finished_recving}
+        return results
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """The manager must not offer again what could not be loaded, and is told before the load ends for it."""
+        if self._is_ours and connector_output.failed_recving:
+            self.scheduler.manager.load_failed(connector_output.failed_recving)
+        super().update_connector_output(connector_output)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """Called while vLLM builds its configuration: the earliest moment to say that ours is wrong."""
-        extra_config = vllm_config.kv_transfer_config.kv_connector_extra_config
-        if extra_config.get("spec_name") == SPEC_NAME:
-            parse_config(extra_config)
+        if is_ours(vllm_config):
+            parse_config(vllm_config.kv_transfer_config.kv_connector_extra_config)
         layout: str | None = super().get_required_kvcache_layout(vllm_config)
         return layout
+
+
+def is_ours(vllm_config: Any) -> bool:
+    """Whether the engine is configured with our spec."""
+    return bool(vllm_config.kv_transfer_config.kv_connector_extra_config.get("spec_name") == SPEC_NAME)

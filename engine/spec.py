@@ -23,6 +23,7 @@ from engine.manager import TierManager
 from engine.metrics import definitions
 from engine.residency import residency_of
 from engine.transfer import Copier
+from engine.transfer.verify import VerifyingCopier
 from engine.worker import TierWorker, check_caches
 
 log = init_logger("vllm.tierdeck.spec")
@@ -71,6 +72,8 @@ class TieringOffloadingSpec(OffloadingSpec):
             check_memory(self.layout.worker_bytes - (share.used_bytes if share else 0))
             arena = Arena(self.layout, share)
             copier = _copier(self.tier_config, kv_caches, arena)
+            if self.tier_config.verify:
+                copier = VerifyingCopier(copier, kv_caches.tensors[0].tensor.device.type == "cpu")
             self._worker = TierWorker(self.layout, arena, kv_caches, copier)
         return self._worker
 

@@ -28,6 +28,8 @@ class TierWorker(OffloadingWorker):
         self._arena = arena
         self._caches = caches
         self._copier = copier
+        self._loads: set[int] = set()
+        self._failed_loads: set[int] = set()
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         """Device to host."""
@@ -39,15 +41,27 @@ class TierWorker(OffloadingWorker):
         self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec, expedited: bool = False
     ) -> bool:
         """Host to device. Loads always go first, so `expedited` changes nothing."""
+        self._loads.add(job_id)
         self._copier.submit(job_id, self._batch(dst_spec, src_spec), to_host=False)
         return True
 
     def get_finished(self) -> list[TransferResult]:
         """Transfers that ended since the last call."""
-        return [
-            TransferResult(job_id, success, transfer_size=total_bytes, transfer_time=seconds)
-            for job_id, success, total_bytes, seconds in self._copier.finished()
-        ]
+        return [self._result(*finished) for finished in self._copier.finished()]
+
+    def _result(self, job_id: int, success: bool, total_bytes: int, seconds: float) -> TransferResult:
+        """vLLM's own code takes a failed transfer for a fault of the program. A load is told to it in another way."""
+        if job_id in self._loads:
+            self._loads.remove(job_id)
+            if not success:
+                self._failed_loads.add(job_id)
+                success = True
+        return TransferResult(job_id, success, transfer_size=total_bytes, transfer_time=seconds)
+
+    def take_failed_loads(self) -> set[int]:
+        """Loads that ended since the last call and did not bring what had been stored."""
+        failed, self._failed_loads = self._failed_loads, set()
+        return failed
 
     def wait(self, job_ids: set[int]) -> None:
         """Flush: the blocks of these jobs are about to be reused."""

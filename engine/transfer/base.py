@@ -34,6 +34,24 @@ class CopyBatch:
         )
 
 
+class _Memory:
+    """Raw memory as numpy sees it."""
+
+    def __init__(self, address: int, step: int, count: int, size: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (count, size),
+            "strides": (step, 1),
+            "data": (address, False),
+        }
+
+
+def memory_at(address: int, step: int, count: int, size: int) -> NDArray[np.uint8]:
+    """`count` pieces of `size` bytes, `step` bytes from one to the next; nothing is copied."""
+    return np.asarray(_Memory(address, step, count, size))
+
+
 class Finished(NamedTuple):
     """A batch that was copied, or could not be."""
 

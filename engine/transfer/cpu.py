@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.logger import init_logger
 
-from engine.transfer.base import Copier, CopyBatch, Finished
+from engine.transfer.base import Copier, CopyBatch, Finished, memory_at
 
 log = init_logger("vllm.tierdeck.transfer")
 
@@ -74,23 +74,10 @@ def _equal_steps(
     return int(different[0]) if len(different) else len(alike)
 
 
-class _Memory:
-    """Raw memory as numpy sees it."""
-
-    def __init__(self, address: int, step: int, count: int, size: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (count, size),
-            "strides": (step, 1),
-            "data": (address, False),
-        }
-
-
 def copy_run(run: Run, to_host: bool) -> None:
     """Copy one run; the interpreter lock is free meanwhile."""
-    device = np.asarray(_Memory(run.device, run.device_step, run.pieces, run.size))
-    host = np.asarray(_Memory(run.host, run.host_step, run.pieces, run.size))
+    device = memory_at(run.device, run.device_step, run.pieces, run.size)
+    host = memory_at(run.host, run.host_step, run.pieces, run.size)
     np.copyto(*((host, device) if to_host else (device, host)))
 
 
