@@ -12,6 +12,7 @@ from app.planner.fields import Finding
 from app.planner.geometry import Geometry, Part, read_geometry
 from app.planner.host import USUAL_LONGEST_TOKENS, SlotRow, SlotSizes, Split, reference_lengths, slot_rows
 from app.planner.recurrence import DTYPE_BYTES
+from app.planner.size_text import size_text
 from app.planner.vram import Card, Reserve, VramPlan, plan_vram
 from app.planner.wish import HostWish, VramWish, Wish
 
@@ -101,6 +102,7 @@ def make_plan(config: Mapping[str, Any], wish: Wish, running: SlotSizes | None =
         *block_findings(model.block_tokens, wish.engine.block_tokens, wish.engine.platform, is_hybrid),
     ]
     host, of_host = _host(model, wish.host, running) if wish.host else (None, [])
+    of_host += _reference_findings(geometry, wish.host)
     vram = _vram(model, wish, wish.vram) if wish.vram else None
     return Plan(wish, model, host, vram, (*findings, *of_host, *_vram_findings(wish.vram)))
 
@@ -210,6 +212,17 @@ def _size_findings(host: HostWish) -> list[Finding]:
     return [Finding("warning", "small_host", "host_bytes", message, {"bytes": host.host_bytes})]
 
 
+def _reference_findings(geometry: Geometry, host: HostWish | None) -> list[Finding]:
+    """Without a retention interval every block gets a state, and memory is gone long before tokens are."""
+    if host is None or host.retention_interval is not None or not geometry.recurrent_layers:
+        return []
+    message = (
+        "The engine keeps a state at every block, so the reference length changes nothing and few tokens are held; "
+        "set --prefix-cache-retention-interval 0 to keep the newest only."
+    )
+    return [Finding("warning", "state_at_every_block", "retention_interval", message)]
+
+
 def _vram(model: ModelPlan, wish: Wish, vram: VramWish) -> VramPlan:
     if vram.weights_bytes is None:
         raise InvalidInput(
@@ -240,11 +253,12 @@ def _reserve(model: ModelPlan, wish: Wish, kv_bytes: int) -> Reserve:
 def _vram_findings(vram: VramWish | None) -> list[Finding]:
     if vram is None or vram.kv_cache_memory_bytes is not None:
         return []
+    size = size_text(vram.overhead_bytes)
     message = (
-        f"{vram.overhead_bytes} bytes are set aside for temporary tensors and the runtime; "
+        f"{size} are set aside on each card for temporary tensors and the runtime; "
         "the engine measures its own at start. Change overhead_bytes when you know better."
     )
-    values = {"bytes": vram.overhead_bytes}
+    values = {"size": size}
     return [Finding("note", "overhead_assumed", "overhead_bytes", message, values)]
 
 

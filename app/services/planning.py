@@ -18,9 +18,10 @@ from app.planner.host import SlotSizes
 from app.planner.model_files import ModelFiles, read_model
 from app.planner.plan import Plan, make_plan, plan_slots_alone
 from app.planner.profile import asked_by_profile
+from app.planner.size_text import size_text
 from app.planner.wish import read_wish
 from app.scrape.names import SeriesKey
-from app.services.profiles import Profiles, VersionView
+from app.services.profiles import Profiles
 from app.services.readings import FRESH_SECONDS, read_gauges
 from app.store.database import Database
 from app.store.queries.engines import EngineDefinition, all_definitions
@@ -77,11 +78,15 @@ class Planning:
     async def of_fleet(self, fleet: str | None, now: float) -> Plan:
         """Plan a fleet's own model with its own settings and, where it runs, its own slots."""
         found = await self.fleet_model(fleet)
+        return await self.of_running(found, found.asked, now)
+
+    async def of_running(self, found: FleetModel, asked: Mapping[str, Any], now: float) -> Plan:
+        """Plan a fleet's model; slots as its engine has them while it runs. Raises InvalidInput."""
         if found.files is None:
             raise InvalidInput(found.why_not, path="model")
-        plan = _plan_files(found.files, found.asked)
+        plan = _plan_files(found.files, asked)
         running = await self._running_slots(found, plan, now)
-        return plan if running is None else _plan_files(found.files, found.asked, running)
+        return plan if running is None else _plan_files(found.files, asked, running)
 
     async def fleet_model(self, fleet: str | None) -> FleetModel:
         """The model and settings of a fleet; of the first one without a name. Raises NotFound."""
@@ -92,15 +97,12 @@ class Planning:
             raise NotFound(f"There is no fleet named {fleet!r}." if fleet else "There is no fleet.", path="fleet")
         return await self._fleet_model(chosen[0])
 
-    async def of_profile(self, name: str, number: int | None) -> tuple[FleetModel | None, VersionView]:
-        """A profile version, with the model of the first fleet, where there is one. Raises NotFound."""
+    async def of_profile(self, name: str, number: int | None) -> FleetModel:
+        """The first fleet's model with the settings of a profile version. Raises NotFound."""
         version = await self._profiles.version(name, number)
-        try:
-            found = await self.fleet_model(None)
-        except NotFound:
-            return None, version
+        found = await self.fleet_model(None)
         asked = {**_surroundings(found.files), **asked_by_profile(version.kv_transfer_config, version.flags)}
-        return replace(found, asked=asked, profile=name, version=version.number), version
+        return replace(found, asked=asked, profile=name, version=version.number)
 
     async def _fleet_model(self, one: EngineDefinition) -> FleetModel:
         version = await self._profiles.by_version_id(one.engine.running_version_id or one.version.id)
@@ -153,9 +155,9 @@ def _with_memory(plan: Plan) -> Plan:
     there = psutil.virtual_memory().total
     if plan.wish.host is None or plan.wish.host.host_bytes <= there:
         return plan
-    asked = plan.wish.host.host_bytes
-    message = f"host_bytes is {asked}, this machine has {there} bytes of memory."
-    found = Finding("warning", "beyond_memory", "host_bytes", message, {"asked": asked, "there": there})
+    asked, has = size_text(plan.wish.host.host_bytes), size_text(there)
+    message = f"The host tier is {asked}, this machine has {has} of memory."
+    found = Finding("warning", "beyond_memory", "host_bytes", message, {"asked": asked, "there": has})
     return replace(plan, findings=(*plan.findings, found))
 
 

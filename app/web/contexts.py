@@ -31,6 +31,7 @@ from app.web.blocks import (
     VersionLine,
     WebhookLine,
 )
+from app.web.plan_blocks import PlanFault, PlanGroup, PlanResult
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,19 @@ class ProfilePage(Page):
     comparison: Comparison | None
     targets: tuple[FleetTarget, ...]
     rollouts: tuple[RolloutBlock, ...]
+
+
+@dataclass(frozen=True)
+class PlannerPage(Page):
+    """/planner: what a model keeps, whether it fits the card, what a host tier holds of it."""
+
+    template = "planner.html"
+    action_href: str
+    origin: str
+    config: str
+    groups: tuple[PlanGroup, ...]
+    fault: PlanFault | None
+    result: PlanResult | None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from app.errors import InvalidInput, NotFound
 from app.services.charts import parse_window
 from app.services.profiles import VersionView
-from app.web import account
+from app.web import account, planner
 from app.web.alert_page import AlertFacts, alerts_page
 from app.web.contexts import DocsPage
 from app.web.deps import DeckDep
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(include_in_schema=False)
 router.include_router(account.router)
+router.include_router(planner.router)
 
 TRANSITIONS_SHOWN = 30
 FLIPS_SHOWN = 20

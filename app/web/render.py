@@ -150,6 +150,7 @@ def _navigation(language: Language, current: str) -> tuple[NavItem, ...]:
     items = (
         (_("Overview"), "/", "overview"),
         (_("Profiles"), "/profiles", "profiles"),
+        (_("Planner"), "/planner", "planner"),
         (_("Alerts"), "/alerts", "alerts"),
     )
     return tuple(NavItem(label, href, icon, icon == current) for label, href, icon in items)

@@ -8,7 +8,7 @@ const DASHES = { "state-slots": [6, 3], waiting: [6, 3], p90: [6, 3], p99: [2, 3
 const AXIS = { share, seconds: duration, bytes: size };
 
 /** A custom property as the browser resolves it, light-dark() included. */
-function colour(name) {
+export function colour(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(--${name})`;
   document.body.append(probe);

@@ -11,7 +11,15 @@ from tests.browser.conftest import Served, drawn
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-ADDRESSES = ("/", "/engines/main-1", "/profiles", "/profiles/agents?version=2&compare=3", "/new-profile", "/alerts")
+ADDRESSES = (
+    "/",
+    "/engines/main-1",
+    "/profiles",
+    "/profiles/agents?version=2&compare=3",
+    "/new-profile",
+    "/planner",
+    "/alerts",
+)
 
 CONTRAST = """() => {
   const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);

@@ -56,22 +56,23 @@ async def test_text_object_and_path_are_three_ways_to_say_it(client: httpx.Async
     assert told[0]["bytes_per_token"] == 65_536 and len(told[0]["slots"]) == 7
 
 
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_what_is_no_config_is_told_by_its_place(client: httpx.AsyncClient, text: str) -> None:
-    """422 with a sentence, whatever was pasted."""
-    answer = await client.post(ADDRESS, json={"config": text})
-    assert answer.status_code == 422
-    assert error_of(answer)["path"]
+async def test_what_is_no_config_is_told_by_its_place(client: httpx.AsyncClient) -> None:
+    """422 with a sentence, whatever was pasted; on the page in place of the plan."""
+    for name, text in MALFORMED.items():
+        answer = await client.post(ADDRESS, json={"config": text})
+        assert answer.status_code == 422, name
+        assert error_of(answer)["path"], name
+        page = await client.post("/planner", data={"config": text}, headers={"accept": "text/html"})
+        assert page.status_code == 200 and ("data-fault" in page.text or not text.strip()), name
 
 
-@pytest.mark.parametrize(
-    "body", ["", "{", "[]", "null", '{"config": NaN}', '{"config": ' + '{"a":' * 50_000, '{"config": {}', "<html>"]
-)
-async def test_a_body_that_is_no_json_is_told_too(client: httpx.AsyncClient, body: str) -> None:
+async def test_a_body_that_is_no_json_is_told_too(client: httpx.AsyncClient) -> None:
     """Never a fault of the deck's own."""
-    answer = await client.post(ADDRESS, content=body, headers={"content-type": "application/json"})
-    assert 400 <= answer.status_code < 500
-    assert error_of(answer)["message"]
+    deep = '{"config": ' + '{"a":' * 50_000
+    for body in ("", "{", "[]", "null", '{"config": NaN}', deep, '{"config": {}', "<html>"):
+        answer = await client.post(ADDRESS, content=body, headers={"content-type": "application/json"})
+        assert 400 <= answer.status_code < 500, body[:20]
+        assert error_of(answer)["message"], body[:20]
 
 
 @pytest.mark.parametrize(

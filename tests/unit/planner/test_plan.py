@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.config import PROJECT_ROOT
 from app.errors import InvalidInput, TierdeckError
 from app.planner.block_size import Sizes, block_tokens, reserved_bytes
 from app.planner.fields import read_config
@@ -236,6 +237,17 @@ def test_a_smaller_reference_means_more_states_and_fewer_tokens() -> None:
     states, tokens = [row["state_slots"] for row in rows], [row["tokens_held"] for row in rows]
     assert states == sorted(states, reverse=True) and tokens == sorted(tokens)
     assert [row["reference_tokens"] for row in rows if row["is_current"]] == [65_536]
+
+
+def test_the_documented_figures_are_those_of_the_planner() -> None:
+    """The table in docs/planner.md, row by row, and the sentence on the card."""
+    page = (PROJECT_ROOT / "docs/planner.md").read_text()
+    asked = {"host_bytes": "64GiB", "world_size": 4, "reference_tokens": 65_536, "session_tokens": 65_536}
+    names = ("reference_tokens", "token_slots", "state_slots", "tokens_held", "restorable_sessions")
+    for row in planned("Qwen3.6-27B", **asked).as_json()["slots"]:
+        assert "| " + " | ".join(str(row[name]) for name in names) + " |" in page
+    rows = {row["length"]: row for row in on_a_40_gb_card()["rows"]}
+    assert (rows[131_072]["own_sequences"], rows[131_072]["fp8_sequences"]) == (3, 7)
 
 
 def test_slots_are_made_of_what_a_worker_holds() -> None:

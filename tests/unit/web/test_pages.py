@@ -22,7 +22,7 @@ from tests.unit.web.conftest import BEARER, HTML, running
 PAGES = [
     page for _, page in inspect.getmembers(contexts, inspect.isclass) if issubclass(page, Page) and page is not Page
 ]
-ADDRESSES = ("/", "/engines/main-1", "/profiles", "/profiles/agents", "/new-profile", "/alerts", "/docs")
+ADDRESSES = ("/", "/engines/main-1", "/profiles", "/profiles/agents", "/new-profile", "/planner", "/alerts", "/docs")
 FIELDS_OF_EVERY_PAGE = {"shell"}
 
 
