@@ -25,6 +25,7 @@ from app.services.planning import Planning
 from app.services.profiles import Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
+from app.services.surroundings import Surroundings
 from app.store.database import Database
 from app.store.queries import fleets
 from app.store.retention import RetentionLoop
@@ -47,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
 def _assemble(settings: Settings) -> Deck:
     database, events = Database(settings.resolved_database_url), Events()
     engines = Engines(settings, database, events)
-    profiles = Profiles(database, events)
+    profiles = Profiles(database, events, Surroundings(database))
     charts = Charts(database, engines, beat_seconds=settings.scrape_interval_seconds)
     delivery_loop = DeliveryLoop(database, events, settings)
     return Deck(

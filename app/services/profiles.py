@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.derive import profile_text
-from app.derive.profile_text import Change, Finding, ParsedText
-from app.errors import InvalidInput, NotFound
+from app.derive.profile_text import Change
+from app.errors import Conflict, InvalidInput, NotFound
 from app.events import Event, Events
-from app.services.connector_check import check_extra_config
+from app.profiles.check import Checked, Draft, check
+from app.profiles.context import Context, Version
+from app.profiles.finding import Finding
+from app.profiles.transport import exported, imported
+from app.services.surroundings import Surroundings
 from app.store.database import Database
-from app.store.models import ProfileRow, ProfileVersionRow
+from app.store.models import ProfileVersionRow, ValidationRow
 from app.store.queries import profiles as queries
+from app.store.queries import runs
+from app.supervisor.command import EngineSpec, Profile, shell_command
+from app.supervisor.records import engine_spec
+
+__all__ = ["Checked", "Draft", "Finding", "ProfileSummary", "Profiles", "Run", "ValidationView", "VersionView"]
 
 NAME_LIMIT = 64
+RUNS_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class ValidationView:
+    """What a version was checked against, and what came of it."""
+
+    at: float
+    depth: int
+    against: dict[str, Any]
+    findings: list[dict[str, Any]]
+    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,9 @@ class VersionView:
     flags: dict[str, Any]
     environment: dict[str, str]
     runs_on: tuple[str, ...]
+    allow: tuple[str, ...] = ()
+    validations: tuple[ValidationView, ...] = ()
+    """The newest of each depth, deepest first."""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -56,44 +80,33 @@ class ProfileSummary:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A profile as typed: three texts, each one JSON object."""
+class Run:
+    """One start of an engine with a version. `ended_at` is None while it runs."""
 
-    kv_transfer_config: str
-    flags: str
-    environment: str = ""
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A draft that was read, with everything there is to say about it."""
-
-    kv_transfer_config: dict[str, Any]
-    flags: dict[str, Any]
-    environment: dict[str, str]
-    findings: tuple[Finding, ...]
-
-    @property
-    def is_valid(self) -> bool:
-        """True when it may be saved."""
-        return not any(finding.severity == "error" for finding in self.findings)
+    version: int
+    engine: str
+    fleet: str
+    started_at: float
+    ended_at: float | None
 
 
 class Profiles:
     """Reads, checks and saves profiles."""
 
-    def __init__(self, database: Database, events: Events) -> None:
+    def __init__(self, database: Database, events: Events, surroundings: Surroundings | None = None) -> None:
         self._database = database
         self._events = events
+        self._surroundings = surroundings
 
     async def list(self) -> Sequence[ProfileSummary]:
         """Every profile, by name."""
         async with self._database.session() as session:
             rows = await queries.all_versions(session)
             running = await queries.engines_by_running_version(session)
+            checked = await queries.newest_validations(session)
         grouped: dict[str, list[VersionView]] = {}
         for profile, version in rows:
-            grouped.setdefault(profile.name, []).append(_view(profile, version, running))
+            grouped.setdefault(profile.name, []).append(_view(profile.name, version, running, checked))
         return [_summary(name, versions) for name, versions in grouped.items()]
 
     async def versions(self, name: str) -> Sequence[VersionView]:
@@ -101,9 +114,10 @@ class Profiles:
         async with self._database.session() as session:
             rows = await queries.versions_of(session, name)
             running = await queries.engines_by_running_version(session)
+            checked = await queries.newest_validations(session, [row.id for row in rows])
         if not rows:
             raise NotFound(f"There is no profile named {name!r}.", path="profile")
-        return [_view_named(name, row, running) for row in rows]
+        return [_view(name, row, running, checked) for row in rows]
 
     async def version(self, name: str, number: int | None = None) -> VersionView:
         """One version; the newest when `number` is None. Raises NotFound."""
@@ -120,31 +134,33 @@ class Profiles:
         async with self._database.session() as session:
             found = await queries.version_with_profile(session, version_id)
             running = await queries.engines_by_running_version(session)
+            checked = await queries.newest_validations(session, [version_id])
         if found is None:
             raise NotFound(f"There is no profile version with id {version_id}.", path="version_id")
-        return _view(*found, running)
+        return _view(found[0].name, found[1], running, checked)
 
-    def validate(self, draft: Draft) -> Checked:
-        """Read a draft and say what is wrong with it; nothing is saved."""
-        config = profile_text.parse_object(draft.kv_transfer_config, "kv-transfer-config")
-        flags = profile_text.parse_object(draft.flags, "flags")
-        environment = profile_text.parse_object(draft.environment, "environment")
-        findings = [
-            *_after_parse(config, profile_text.check_transfer_config(config.value, check_extra_config)),
-            *_after_parse(flags, profile_text.check_flags(flags.value)),
-            *_after_parse(environment, profile_text.check_environment(environment.value)),
-        ]
-        return Checked(config.value, flags.value, environment.value, tuple(findings))
+    async def context(self, fleet: str | None = None, engine_version: Version | None = None) -> Context:
+        """What a draft is checked against. Raises NotFound."""
+        if self._surroundings is None:
+            return Context() if engine_version is None else Context(engine_version)
+        return await self._surroundings.context(fleet, engine_version)
 
-    async def save(self, name: str, draft: Draft, author: str, comment: str = "") -> VersionView:
+    async def validate(self, draft: Draft, fleet: str | None = None, engine_version: Version | None = None) -> Checked:
+        """Read a draft and say what there is to say about it, asking no engine; nothing is saved."""
+        return check(draft, await self.context(fleet, engine_version))
+
+    async def save(
+        self, name: str, draft: Draft, author: str, comment: str = "", fleet: str | None = None
+    ) -> VersionView:
         """Save `draft` as the next version of `name`. Raises InvalidInput with the first error."""
         _check_name(name)
-        checked = self.validate(draft)
+        context = await self.context(fleet)
+        checked = check(draft, context)
         for finding in checked.findings:
             if finding.severity == "error":
                 raise InvalidInput(finding.message, path=finding.path, code="invalid_profile")
         async with self._database.begin() as session:
-            profile, version = await queries.add_version(
+            _, version = await queries.add_version(
                 session,
                 name,
                 now=time.time(),
@@ -153,20 +169,124 @@ class Profiles:
                 kv_transfer_config=checked.kv_transfer_config,
                 flags=checked.flags,
                 environment=checked.environment,
+                allow=list(checked.allow),
             )
-        view = _view(profile, version, {})
-        self._events.publish(Event("profile", name, {"version": view.number}))
-        return view
+            await queries.add_validation(
+                session,
+                version_id=version.id,
+                at=version.created_at,
+                depth=1,
+                against=against(context),
+                findings=[told(finding) for finding in checked.findings],
+                numbers={},
+            )
+        self._events.publish(Event("profile", name, {"version": version.number}))
+        return await self.by_version_id(version.id)
+
+    async def note_validation(
+        self, version: VersionView, depth: int, against: dict[str, Any], findings: Sequence[Finding], numbers: Any
+    ) -> VersionView:
+        """Keep what a deeper check of a version said, beside the version."""
+        async with self._database.begin() as session:
+            await queries.add_validation(
+                session,
+                version_id=version.id,
+                at=time.time(),
+                depth=depth,
+                against=against,
+                findings=[told(finding) for finding in findings],
+                numbers=numbers,
+            )
+        self._events.publish(Event("profile", version.profile, {"version": version.number}))
+        return await self.by_version_id(version.id)
+
+    async def clone(self, name: str, number: int, to: str, author: str, comment: str = "") -> VersionView:
+        """Begin a new profile with the content of a version. Raises NotFound, Conflict, InvalidInput."""
+        version = await self.version(name, number)
+        return await self._new(to, exported(version.profile, version.number, version), author, comment)
+
+    async def take_in(self, document: Any, author: str, name: str | None = None) -> VersionView:
+        """Begin a new profile from an exported file. Raises Conflict, InvalidInput."""
+        taken = imported(document)
+        return await self._new(name or str(taken["name"]), taken, author, str(taken["comment"]))
+
+    async def export(self, name: str, number: int | None = None) -> dict[str, Any]:
+        """A version as a file to keep or to take elsewhere. Raises NotFound."""
+        version = await self.version(name, number)
+        return exported(version.profile, version.number, version)
 
     async def compare(self, name: str, old: int, new: int) -> Sequence[Change]:
         """Fields that differ between two versions of a profile. Raises NotFound."""
-        before, after = await self.version(name, old), await self.version(name, new)
-        return profile_text.changes(before.content, after.content)
+        return differences(await self.version(name, old), await self.version(name, new))
+
+    async def compare_any(self, old: tuple[str, int | None], new: tuple[str, int | None]) -> Sequence[Change]:
+        """Fields that differ between any two versions; None = the newest. Raises NotFound."""
+        return differences(await self.version(*old), await self.version(*new))
+
+    async def shell_command(self, name: str, number: int, fleet: str | None = None) -> str:
+        """The start of an engine of a fleet with a version, as one line for a shell. Raises NotFound, InvalidInput."""
+        version = await self.version(name, number)
+        return shell_command(await self.engine_spec(version, fleet))
+
+    async def engine_spec(self, version: VersionView, fleet: str | None = None) -> EngineSpec:
+        """What an engine of a fleet would be started as. Raises NotFound, InvalidInput."""
+        if self._surroundings is None:
+            raise InvalidInput("There is no fleet to start it on.", path="fleet")
+        spec = engine_spec(await self._surroundings.definition(fleet))
+        profile = Profile(
+            version.profile,
+            version.number,
+            version.id,
+            version.kv_transfer_config,
+            version.flags,
+            version.environment,
+        )
+        return replace(spec, profile=profile)
+
+    async def history(self, name: str, limit: int = RUNS_SHOWN) -> Sequence[Run]:
+        """Where and when each version of a profile ran, newest first. Raises NotFound."""
+        await self.version(name)
+        async with self._database.session() as session:
+            found = await runs.of_profile(session, name, limit)
+        return [Run(one.number, one.engine, one.fleet, one.run.started_at, one.run.ended_at) for one in found]
+
+    async def _new(self, name: str, document: Mapping[str, Any], author: str, comment: str) -> VersionView:
+        async with self._database.session() as session:
+            if await queries.versions_of(session, name):
+                raise Conflict(f"There is a profile named {name!r} already; choose another name.", path="name")
+        return await self.save(name, draft_of(document), author, comment)
 
 
-def _after_parse(parsed: ParsedText, checked: list[Finding]) -> tuple[Finding, ...]:
-    """A text that could not be read has its syntax finding alone."""
-    return (*parsed.findings, *checked) if parsed.is_valid else parsed.findings
+def differences(old: VersionView, new: VersionView) -> list[Change]:
+    """Field by field, what is allowed included."""
+    allowed = profile_text.changes({"allow": [*old.allow]}, {"allow": [*new.allow]})
+    return [*profile_text.changes(old.content, new.content), *allowed]
+
+
+def draft_of(document: Mapping[str, Any]) -> Draft:
+    """A stored or exported version as a draft."""
+    texts = [profile_text.as_text(document[part]) for part in ("kv_transfer_config", "flags", "environment")]
+    return Draft(texts[0], texts[1], texts[2], tuple(document["allow"]))
+
+
+def told(finding: Finding) -> dict[str, Any]:
+    """A finding as it is kept with a version: template and values, so that any language can tell it."""
+    return {
+        "severity": finding.severity,
+        "path": finding.path,
+        "sentence": finding.sentence,
+        "values": dict(finding.values),
+        "message": finding.message,
+    }
+
+
+def against(context: Context) -> dict[str, Any]:
+    """What a check was made against, as it is kept with a version."""
+    return {
+        "engine_version": context.version_text,
+        "platform": context.platform,
+        "model": context.model.name if context.model is not None else None,
+    }
 
 
 def _check_name(name: str) -> None:
@@ -176,11 +296,12 @@ def _check_name(name: str) -> None:
         )
 
 
-def _view(profile: ProfileRow, version: ProfileVersionRow, running: Mapping[int, tuple[str, ...]]) -> VersionView:
-    return _view_named(profile.name, version, running)
-
-
-def _view_named(name: str, row: ProfileVersionRow, running: Mapping[int, tuple[str, ...]]) -> VersionView:
+def _view(
+    name: str,
+    row: ProfileVersionRow,
+    running: Mapping[int, tuple[str, ...]],
+    checked: Mapping[int, list[ValidationRow]],
+) -> VersionView:
     return VersionView(
         id=row.id,
         profile=name,
@@ -192,6 +313,10 @@ def _view_named(name: str, row: ProfileVersionRow, running: Mapping[int, tuple[s
         flags=row.flags,
         environment=row.environment,
         runs_on=running.get(row.id, ()),
+        allow=tuple(row.allow),
+        validations=tuple(
+            ValidationView(one.at, one.depth, one.against, one.findings, one.numbers) for one in checked.get(row.id, ())
+        ),
     )
 
 

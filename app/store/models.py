@@ -48,6 +48,24 @@ class ProfileVersionRow(Base):
     flags: Mapped[dict[str, Any]]
     """Engine flags by name without dashes in front: `{"max-model-len": 32768, "enforce-eager": true}`."""
     environment: Mapped[dict[str, Any]]
+    allow: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Paths of keys that are right although the deck does not know them."""
+
+
+class ValidationRow(Base):
+    """What a version was checked against, and what came of it. The version itself never changes."""
+
+    __tablename__ = "validations"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("profile_versions.id"), index=True)
+    at: Mapped[float]
+    depth: Mapped[int]
+    """1 the text alone, 2 the engine's interpreter, 3 a dry run."""
+    against: Mapped[dict[str, Any]]
+    """Engine version, interpreter, platform, model."""
+    findings: Mapped[list[Any]]
+    numbers: Mapped[dict[str, Any]]
+    """What a dry run told: block size, groups, KV tokens."""
 
 
 class FleetRow(Base):
@@ -86,6 +104,20 @@ class EngineRow(Base):
     running_version_id: Mapped[int | None] = mapped_column(ForeignKey("profile_versions.id"))
     """The version the recorded process was started with."""
     created_at: Mapped[float]
+
+
+class RunRow(Base):
+    """One start of an engine: with which version, from when to when."""
+
+    __tablename__ = "runs"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine_id: Mapped[int] = mapped_column(ForeignKey("engines.id"), index=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("profile_versions.id"), index=True)
+    marker: Mapped[str]
+    """Of the start, as on the engine's row while it runs."""
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+    """None while it runs, or when no deck saw its end."""
 
 
 class TransitionRow(Base):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from app.store.database import Database
 from app.store.queries import engines as queries
+from app.store.queries import runs
 from app.store.queries.engines import EngineDefinition
 from app.supervisor.command import ENTRY, EngineSpec, Profile
 from app.supervisor.decide import Situation
@@ -37,7 +39,7 @@ class EngineRecords:
     async def spec(self) -> EngineSpec:
         """What the next start would be."""
         async with self._database.session() as session:
-            return _spec(await queries.definition(session, self._engine_id), self._entry)
+            return engine_spec(await queries.definition(session, self._engine_id), self._entry)
 
     async def recorded(self) -> Recorded:
         """What the last deck left."""
@@ -88,6 +90,7 @@ class EngineRecords:
                 marker=marker,
                 running_version_id=version_id,
             )
+            await runs.begin(session, self._engine_id, version_id, marker, time.time())
 
     async def save_process(self, process: Process, at: float, text: str) -> None:
         """The process of this start, and a mark for the charts."""
@@ -98,6 +101,7 @@ class EngineRecords:
     async def forget_process(self) -> None:
         """No process of it is left."""
         async with self._database.begin() as session:
+            await runs.end(session, self._engine_id, time.time())
             await queries.change(
                 session, self._engine_id, pid=None, pid_started_at=None, marker=None, running_version_id=None
             )
@@ -108,7 +112,8 @@ class EngineRecords:
             await queries.change(session, self._engine_id, profile_version_id=version_id)
 
 
-def _spec(found: EngineDefinition, entry: tuple[str, ...]) -> EngineSpec:
+def engine_spec(found: EngineDefinition, entry: tuple[str, ...] = ENTRY) -> EngineSpec:
+    """What an engine is started as, its wanted version included."""
     version = found.version
     profile = Profile(
         name=found.profile.name,

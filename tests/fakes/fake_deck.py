@@ -32,6 +32,7 @@ from app.services.planning import Planning
 from app.services.profiles import Draft, Profiles
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
+from app.services.surroundings import Surroundings
 from app.store.database import Database
 from app.store.models import AlertStateRow, DeliveryRow, EngineRow, FlipRow, ProfileVersionRow, WebhookRow
 from app.store.queries import fleets
@@ -210,7 +211,7 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     database, events = Database(settings.resolved_database_url), Events()
     engines = FakeEngines(database, events, scenario, step_seconds)
     delivery = DeliveryLoop(database, events)
-    profiles = Profiles(database, events)
+    profiles = Profiles(database, events, Surroundings(database))
     deck = Deck(
         settings=settings,
         database=database,

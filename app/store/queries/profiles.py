@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.store.models import EngineRow, ProfileRow, ProfileVersionRow
+from app.store.models import EngineRow, ProfileRow, ProfileVersionRow, ValidationRow
 
 
 async def all_versions(session: AsyncSession) -> Sequence[tuple[ProfileRow, ProfileVersionRow]]:
@@ -49,7 +49,7 @@ async def add_version(
 ) -> tuple[ProfileRow, ProfileVersionRow]:
     """Add the next version of `name`, making the profile if it is new.
 
-    `content`: author, comment, kv_transfer_config, flags, environment.
+    `content`: author, comment, kv_transfer_config, flags, environment, allow.
     """
     profile = await session.scalar(select(ProfileRow).where(ProfileRow.name == name))
     if profile is None:
@@ -77,3 +77,23 @@ async def engines_by_running_version(session: AsyncSession) -> dict[int, tuple[s
         if version_id is not None:
             found.setdefault(version_id, []).append(name)
     return {version_id: tuple(names) for version_id, names in found.items()}
+
+
+async def add_validation(session: AsyncSession, **content: Any) -> None:
+    """Note what a version was checked against; `content` are the columns of ValidationRow."""
+    session.add(ValidationRow(**content))
+    await session.flush()
+
+
+async def newest_validations(
+    session: AsyncSession, version_ids: Sequence[int] | None = None
+) -> dict[int, list[ValidationRow]]:
+    """Version id -> the newest validation of each depth, deepest first."""
+    newest = select(func.max(ValidationRow.id)).group_by(ValidationRow.version_id, ValidationRow.depth)
+    query = select(ValidationRow).where(ValidationRow.id.in_(newest)).order_by(ValidationRow.depth.desc())
+    if version_ids is not None:
+        query = query.where(ValidationRow.version_id.in_(version_ids))
+    found: dict[int, list[ValidationRow]] = {}
+    for row in await session.scalars(query):
+        found.setdefault(row.version_id, []).append(row)
+    return found

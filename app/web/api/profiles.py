@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from app.errors import InvalidInput
+from app.profiles.context import Version
 from app.services.profiles import Draft, VersionView
 from app.web.deps import DeckDep
+from app.web.finding_words import findings_json
+from app.web.render import language_of
 
 router = APIRouter(prefix="/api/v1/profiles", tags=["profiles"])
 
 JsonText = str | dict[str, Any]
+AUTHOR = "admin"
 
 
 class DraftBody(BaseModel):
@@ -23,16 +28,42 @@ class DraftBody(BaseModel):
     kv_transfer_config: JsonText = Field("", description="The object for --kv-transfer-config; empty = no connector.")
     flags: JsonText = Field("", description='Engine flags, e.g. {"max-model-len": 32768}.')
     environment: JsonText = Field("", description='Environment variables, e.g. {"VLLM_LOGGING_LEVEL": "DEBUG"}.')
+    allow: list[str] = Field(
+        default_factory=list,
+        max_length=200,
+        description="Paths, as findings tell them, of keys that are right although the deck does not know them.",
+    )
+    fleet: str | None = Field(None, description="The fleet it is meant for; not needed when there is only one.")
 
     def draft(self) -> Draft:
-        """The three texts."""
-        return Draft(_text(self.kv_transfer_config), _text(self.flags), _text(self.environment))
+        """The texts."""
+        return Draft(_text(self.kv_transfer_config), _text(self.flags), _text(self.environment), tuple(self.allow))
+
+
+class CheckBody(DraftBody):
+    """A draft, and how deeply to look."""
+
+    engine_version: str | None = Field(None, description='Check for this engine, e.g. "0.32"; else for the fleet\'s.')
 
 
 class VersionBody(DraftBody):
     """A draft with what to say about it."""
 
     comment: str = Field("", max_length=2000)
+
+
+class CloneBody(BaseModel):
+    """Where a version's content goes."""
+
+    name: str = Field(description="Name of the new profile.")
+    comment: str = Field("", max_length=2000)
+
+
+class ImportBody(BaseModel):
+    """An exported file."""
+
+    document: Any = Field(description="The file's content.")
+    name: str | None = Field(None, description="Another name than the file's.")
 
 
 @router.get("")
@@ -42,10 +73,45 @@ async def list_profiles(deck: DeckDep) -> dict[str, Any]:
 
 
 @router.post("/validate")
-async def validate(body: DraftBody, deck: DeckDep) -> dict[str, Any]:
-    """Everything that is wrong with a draft; nothing is saved."""
-    checked = deck.profiles.validate(body.draft())
-    return {"valid": checked.is_valid, "findings": [asdict(finding) for finding in checked.findings]}
+async def validate(body: CheckBody, deck: DeckDep, request: Request) -> dict[str, Any]:
+    """Everything there is to say about a draft; nothing is saved.
+
+    `profile` is the draft as it would be stored, sizes as integers; null when a text is not JSON.
+    `host_memory` tells for each connector what a rank takes and what the whole machine gives.
+    """
+    version = _version(body.engine_version)
+    checked = await deck.profiles.validate(body.draft(), body.fleet or None, version)
+    return {
+        "valid": checked.is_valid,
+        "findings": findings_json(checked.findings, language_of(request).gettext),
+        "host_memory": [one.as_json() for one in checked.host_memory],
+        "host_total_bytes": sum(one.total_bytes for one in checked.host_memory),
+        "profile": {
+            "kv_transfer_config": checked.kv_transfer_config,
+            "flags": checked.flags,
+            "environment": checked.environment,
+            "allow": list(checked.allow),
+        }
+        if checked.is_read
+        else None,
+    }
+
+
+@router.get("/compare")
+async def compare_any(
+    deck: DeckDep,
+    old: Annotated[str, Query(description="profile@number, or a profile's name for its newest version.")],
+    new: Annotated[str, Query(description="As `old`.")],
+) -> dict[str, Any]:
+    """Fields that differ between any two versions, also of different profiles."""
+    changes = await deck.profiles.compare_any(_named(old, "old"), _named(new, "new"))
+    return {"changes": [asdict(change) for change in changes]}
+
+
+@router.post("/import", status_code=201)
+async def take_in(body: ImportBody, deck: DeckDep) -> dict[str, Any]:
+    """Begin a new profile from an exported file."""
+    return _json(await deck.profiles.take_in(body.document, AUTHOR, body.name or None))
 
 
 @router.get("/{name}/versions")
@@ -66,10 +132,37 @@ async def compare(name: str, old: int, new: int, deck: DeckDep) -> dict[str, Any
     return {"changes": [asdict(change) for change in await deck.profiles.compare(name, old, new)]}
 
 
+@router.get("/{name}/runs")
+async def runs(name: str, deck: DeckDep) -> dict[str, Any]:
+    """Where and when each version ran, newest first; `ended_at` is null while it runs."""
+    return {"runs": [asdict(run) for run in await deck.profiles.history(name)]}
+
+
+@router.get("/{name}/versions/{number}/export")
+async def export(name: str, number: int, deck: DeckDep, response: Response) -> dict[str, Any]:
+    """A version as a file, to be kept or imported elsewhere."""
+    document = await deck.profiles.export(name, number)
+    response.headers["content-disposition"] = f'attachment; filename="{_file_name(name)}-v{number}.json"'
+    return document
+
+
+@router.get("/{name}/versions/{number}/command")
+async def command(name: str, number: int, deck: DeckDep, fleet: str | None = None) -> dict[str, Any]:
+    """The start of a fleet's engine with this version, as one line that survives a shell."""
+    return {"command": await deck.profiles.shell_command(name, number, fleet or None)}
+
+
+@router.post("/{name}/versions/{number}/clone", status_code=201)
+async def clone(name: str, number: int, body: CloneBody, deck: DeckDep) -> dict[str, Any]:
+    """Begin a new profile with the content of a version."""
+    return _json(await deck.profiles.clone(name, number, body.name, AUTHOR, body.comment))
+
+
 @router.post("/{name}/versions", status_code=201)
 async def save(name: str, body: VersionBody, deck: DeckDep) -> dict[str, Any]:
     """Save the next version of a profile, making the profile if it is new."""
-    return _json(await deck.profiles.save(name, body.draft(), author="admin", comment=body.comment))
+    saved = await deck.profiles.save(name, body.draft(), AUTHOR, body.comment, body.fleet or None)
+    return _json(saved)
 
 
 def _text(value: JsonText) -> str:
@@ -78,3 +171,25 @@ def _text(value: JsonText) -> str:
 
 def _json(view: VersionView) -> dict[str, Any]:
     return asdict(view)
+
+
+def _version(text: str | None) -> Version | None:
+    if not text:
+        return None
+    parts = text.strip().lstrip("v").split(".")
+    if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
+        raise InvalidInput(f'Write an engine version such as "0.32", not {text[:20]!r}.', path="engine_version")
+    return int(parts[0]), int(parts[1])
+
+
+def _named(text: str, path: str) -> tuple[str, int | None]:
+    name, at, number = text.rpartition("@")
+    if not at:
+        return text, None
+    if not number.isdigit():
+        raise InvalidInput(f"Write profile@number, not {text[:80]!r}.", path=path)
+    return name, int(number)
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isascii() else "_" for c in name)

@@ -9,21 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.derive.profile_text import (
-    Change,
-    Finding,
-    changes,
-    check_environment,
-    check_flags,
-    check_transfer_config,
-    parse_object,
-)
-from app.services.connector_check import check_extra_config
-
-
-def no_objection(_: Any) -> list[Finding]:
-    """A connector that takes every configuration."""
-    return []
+from app.derive.profile_text import Change, changes, parse_object
+from app.profiles.flags import check_environment, check_flags
 
 
 def messages(findings: list[Any]) -> dict[str, str]:
@@ -31,7 +18,7 @@ def messages(findings: list[Any]) -> dict[str, str]:
 
 
 MALFORMED = {
-    "size with a unit": ('{"cpu_bytes_to_use": 2g}', 1, 23, 'in quotes, as in "2g"'),
+    "size with a unit": ('{"cpu_bytes_to_use": 2g}', 1, 23, 'in quotes, as in "2 GiB"'),
     "trailing comment": ('{"cpu_bytes_to_use": "5368709120", # 5GB\n"eviction_policy": "lru"}', 1, 36, "no comments"),
     "truncated": ('{"kv_connector": "Offloading', 1, 18, "Line 1, column 18"),
     "empty object cut": ("{", 1, 2, "ends too early"),
@@ -42,7 +29,7 @@ MALFORMED = {
     "number": ("17", 1, 1, "not a number"),
     "null": ("null", 1, 1, "not null"),
     "single quotes": ("{'a': 1}", 1, 2, "column 2"),
-    "trailing comma": ('{"a": 1,\n}', 2, 1, "Line 2, column 1"),
+    "trailing comma": ('{"a": 1,\n}', 2, 1, "remove the comma"),
 }
 
 
@@ -75,39 +62,6 @@ def test_any_text_gives_an_answer(text: str) -> None:
 def test_valid_json_is_read_as_written(value: dict[str, Any]) -> None:
     """A JSON object comes back equal, in any script."""
     assert parse_object(json.dumps(value), "flags").value == value
-
-
-def test_connector_keys_outside_the_extra_config_are_named() -> None:
-    """A key of the connector at the top level says where it belongs."""
-    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "spec_name": "TieringOffloadingSpec"}
-    found = messages(check_transfer_config(config, no_objection))
-    assert "kv_connector_extra_config" in found["kv-transfer-config.spec_name"]
-
-
-def test_the_connector_speaks_for_its_own_keys() -> None:
-    """What the connector would refuse is found before it runs, at the key, with the nearest known one."""
-    config = {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "spec_name": "TieringOffloadingSpec",
-            "cpu_bytes_to_use": 10737418240,
-            "evict_policy": "lru",
-        },
-    }
-    found = messages(check_transfer_config(config, check_extra_config))
-    assert "eviction_policy" in found["kv-transfer-config.kv_connector_extra_config.evict_policy"]
-
-
-def test_missing_connector_and_role_are_asked_for() -> None:
-    """A configuration with content must say connector and role."""
-    found = messages(check_transfer_config({"kv_port": 1}, no_objection))
-    assert set(found) == {"kv-transfer-config.kv_connector", "kv-transfer-config.kv_role"}
-
-
-def test_no_connector_is_fine() -> None:
-    """An empty configuration means no connector and has no findings."""
-    assert check_transfer_config({}, no_objection) == []
 
 
 def test_flags_name_their_remedy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from babel.messages.catalog import Message
 from babel.messages.extract import extract_from_dir
 
 from app.config import PROJECT_ROOT
+from app.derive.profile_text import DECK_FLAGS
 from app.web.i18n import choose, read_catalog
 
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
@@ -28,7 +30,34 @@ def messages_in_use() -> set[str]:
             keywords=KEYWORDS,
         ):
             found.add(message if isinstance(message, str) else message[0])
+    return found | sentences_of_findings()
+
+
+def sentences_of_findings() -> set[str]:
+    """The templates of findings on profiles, their fixes' labels, and the words that are put into them."""
+    found: set[str] = set(DECK_FLAGS.values())
+    for path in (PROJECT_ROOT / "app" / "profiles").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for part in _told_parts(node):
+                found |= {n.value for n in ast.walk(part) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return found
+
+
+def _told_parts(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Assign(targets=[ast.Name(id="sentence" | "label")], value=value):
+            return [value]
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)) if name.endswith("_WORDS"):
+            return values
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Dict(values=values)) if name.endswith("_WORDS"):
+            return values
+        case ast.Call(func=ast.Name(id="error" | "warning" | "note"), args=[_, ast.Constant() as said, *_]):
+            return [said, *(word.value for word in node.keywords if word.arg == "wanted")]
+        case ast.Call(func=ast.Name(id="fix" | "Fix"), args=[ast.Constant() as said, *_]):
+            return [said]
+        case ast.keyword(arg="wanted", value=ast.Constant() as said):
+            return [said]
+    return []
 
 
 def translated() -> dict[str, Message]:
@@ -42,6 +71,7 @@ def test_extraction_sees_all_three_kinds_of_files() -> None:
         "The cache works: %(share)s of input tokens came from cache.",
         "Skip to content",
         "Try again",
+        "Prefix caching is off: the connector would store blocks that no request can find again.",
     } <= messages_in_use()
 
 

@@ -1,0 +1,91 @@
+"""Sizes and numbers as they are stored: as integers, however they were written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.profiles import keys
+from app.profiles.finding import EXTRA, Finding, error, fix, note, put
+from app.profiles.flags import FLAGS, WHOLE_KINDS
+from app.profiles.sizes import exact_size, meant_size, read_size, read_whole, shown
+
+_SIZE_KEYS: Final = (
+    "cpu_bytes_to_use",
+    "cpu_bytes_to_use_per_rank",
+    "disk_capacity_bytes",
+    "sync_load_budget_bytes",
+)
+_CONNECTORS: Final = (keys.OFFLOADING, keys.SIMPLE)
+_COUNT_KEYS: Final = (
+    "mamba_state_slots_reference_tokens",
+    "blocks_per_chunk",
+    "block_size",
+    "store_threshold",
+    "max_tracker_size",
+    "transfer_threads",
+    "num_cpu_blocks",
+)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A part of a profile with its numbers as numbers, and what was changed."""
+
+    value: dict[str, Any]
+    findings: tuple[Finding, ...] = ()
+
+
+def normal_config(config: Mapping[str, Any]) -> Normal:
+    """The kv-transfer-config with sizes such as `5 GiB` and numbers in quotes as integers."""
+    extra = config.get("kv_connector_extra_config")
+    if not isinstance(extra, Mapping) or config.get("kv_connector") not in _CONNECTORS:
+        return Normal(dict(config))
+    values, found = dict(extra), []
+    for key in extra:
+        path = f"{EXTRA}.{key}"
+        value, finding = _size(path, extra[key]) if key in _SIZE_KEYS else _whole(path, key, extra[key])
+        values[key] = value
+        found += [finding] if finding else []
+    return Normal({**config, "kv_connector_extra_config": values}, tuple(found))
+
+
+def normal_flags(flags: Mapping[str, Any]) -> Normal:
+    """The flags with numbers in quotes, and sizes such as `60 MB`, as integers."""
+    values, found = dict(flags), []
+    for name, value in flags.items():
+        flag, path = FLAGS.get(name), f"flags.{name}"
+        if flag is None or flag.kind not in WHOLE_KINDS or not isinstance(value, str):
+            continue
+        number = read_size(value) if flag.kind == "bytes" else read_whole(value)
+        if number is not None:
+            values[name] = number
+            found.append(_noted(path, value, number, is_size=flag.kind == "bytes"))
+    return Normal(values, tuple(found))
+
+
+def _size(path: str, value: Any) -> tuple[Any, Finding | None]:
+    if isinstance(value, float) and value.is_integer():
+        return int(value), None
+    if not isinstance(value, str):
+        return value, None
+    size = read_size(value)
+    if size is not None:
+        return size, _noted(path, value, size, is_size=True)
+    if near := meant_size(value):
+        meant = read_size(near)
+        remedy = fix("Write %(near)s", put(path, meant), near=near)
+        return value, error(path, "%(value)s is not a size; was %(near)s meant?", remedy, value=shown(value), near=near)
+    return value, None
+
+
+def _whole(path: str, key: str, value: Any) -> tuple[Any, Finding | None]:
+    number = read_whole(value) if key in _COUNT_KEYS and isinstance(value, str) else None
+    return (value, None) if number is None else (number, _noted(path, value, number, is_size=False))
+
+
+def _noted(path: str, value: Any, number: int, *, is_size: bool) -> Finding:
+    stored = exact_size(number) if is_size else str(number)
+    remedy = fix("Write %(near)s", put(path, number), near=str(number))
+    return note(path, "%(value)s is stored as the number %(stored)s.", remedy, value=shown(value), stored=stored)

@@ -1,0 +1,64 @@
+"""Sizes as people write them, and what a size is called. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from engine.config import parse_bytes
+
+GIB: Final = 1 << 30
+#: Below this, a number of bytes was probably meant as a number of GiB.
+MEANT_GIB_BELOW: Final = 4096
+_SHORT_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])\s*", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*")
+
+
+def read_size(value: Any) -> int | None:
+    """`5 GiB`, `5 GB`, `"5368709120"` or 5368709120 as bytes; None when it is none of these."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return parse_bytes(value) if isinstance(value, str) else None
+
+
+def meant_size(text: Any) -> str | None:
+    """The size that `2g` probably means, `2 GiB`; None when it is nothing like one."""
+    match = _SHORT_UNIT.fullmatch(text) if isinstance(text, str) else None
+    return f"{match[1]} {match[2].upper()}iB" if match else None
+
+
+def read_whole(value: Any) -> int | None:
+    """A whole number, in quotes or not; None when it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def size_text(size: float) -> str:
+    """Bytes with a unit: 25 GiB, 9.31 GiB, 500 B."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if abs(size) >= 1 << power:
+            return f"{size / (1 << power):.4g} {unit}"
+    return f"{size:g} B"
+
+
+def exact_size(size: int) -> str:
+    """The number itself and what it is: 5368709120 bytes (5 GiB)."""
+    return f"{size} bytes ({size_text(size)})" if size >= 1024 else f"{size} bytes"
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """A value as JSON writes it, short."""
+    text = (
+        {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
+    )
+    text = f'"{value}"' if isinstance(value, str) else text
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

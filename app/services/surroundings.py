@@ -1,0 +1,205 @@
+"""What a profile is checked against on this machine: its memory, the fleets on it, and their models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.errors import InvalidInput, NotFound
+from app.planner.geometry import Geometry, read_geometry
+from app.planner.model_files import read_model
+from app.planner.plan import make_plan
+from app.planner.profile import asked_by_profile
+from app.planner.wish import read_wish
+from app.profiles.context import USUAL_VERSION, Box, Claim, Context, ModelFacts, Platform, Version
+from app.profiles.memory import total_bytes
+from app.store.database import Database
+from app.store.queries.engines import EngineDefinition, all_definitions
+
+#: Where the NVIDIA driver shows itself; without it an engine runs on the CPU.
+DRIVER = Path("/proc/driver/nvidia/version")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the mount itself is what is meant
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an interpreter told of itself, as far as a check while typing needs it."""
+
+    engine_version: Version | None = None
+    platform: Platform | None = None
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model's config.json, read once."""
+
+    config: Mapping[str, Any]
+    geometry: Geometry
+
+
+class Surroundings:
+    """Gathers the context of a check. `known` tells what is known already of an interpreter; it asks nobody."""
+
+    def __init__(self, database: Database, known: Callable[[str], Known] = lambda _interpreter: Known()) -> None:
+        self._database = database
+        self._known = known
+        self._models: dict[tuple[str, float], _Model | None] = {}
+
+    async def context(self, fleet: str | None = None, engine_version: Version | None = None) -> Context:
+        """The context on a fleet; of the only one without a name. Raises NotFound."""
+        async with self._database.session() as session:
+            definitions = await all_definitions(session)
+        own = fleet_of(definitions, fleet)
+        return await asyncio.to_thread(self._context, definitions, own, engine_version)
+
+    async def definition(self, fleet: str | None = None) -> EngineDefinition:
+        """The first engine of a fleet; of the only fleet without a name. Raises NotFound, InvalidInput."""
+        async with self._database.session() as session:
+            definitions = await all_definitions(session)
+        own = fleet_of(definitions, fleet)
+        if not own:
+            why = "Name the fleet that it is meant for." if definitions else "There is no fleet that it could be for."
+            raise InvalidInput(why, path="fleet")
+        return own[0]
+
+    def _context(
+        self, definitions: Sequence[EngineDefinition], own: Sequence[EngineDefinition], version: Version | None
+    ) -> Context:
+        known = self._known(own[0].fleet.interpreter) if own else Known()
+        platform: Platform = known.platform or ("cuda" if DRIVER.exists() else "cpu")
+        others = [one for one in definitions if own and one.fleet.id != own[0].fleet.id]
+        return Context(
+            engine_version=version or known.engine_version or USUAL_VERSION,
+            platform=platform,
+            model=self._model(own[0].fleet.model, platform) if own else None,
+            box=read_box(claims_of(others)),
+            engines=max(1, len(own)),
+        )
+
+    def _model(self, model: str, platform: Platform) -> ModelFacts | None:
+        found = self._read(model)
+        if found is None:
+            return None
+        architectures = found.config.get("architectures")
+        return ModelFacts(
+            name=model,
+            is_hybrid=found.geometry.recurrence is not None,
+            is_latent=found.geometry.attention.is_latent,
+            longest_tokens=found.geometry.longest_tokens,
+            architectures=tuple(map(str, architectures)) if isinstance(architectures, list) else (),
+            block_of=lambda flags: _block(found, platform, flags),
+        )
+
+    def _read(self, model: str) -> _Model | None:
+        """None for a hub name, and for a config that the planner cannot read: then nothing is judged by it."""
+        path = Path(model).expanduser()
+        if not path.is_absolute():
+            return None
+        file = path / "config.json" if path.is_dir() else path
+        try:
+            key = (model, file.stat().st_mtime)
+        except OSError:
+            return None
+        if key not in self._models:
+            self._models[key] = _read_geometry(model)
+        return self._models[key]
+
+
+def fleet_of(definitions: Sequence[EngineDefinition], fleet: str | None) -> list[EngineDefinition]:
+    """The engines of a fleet; of the only one without a name, none when there are several. Raises NotFound."""
+    names = {one.fleet.name for one in definitions}
+    if fleet and fleet not in names:
+        raise NotFound(f"There is no fleet named {fleet!r}.", path="fleet")
+    wanted = fleet or (next(iter(names)) if len(names) == 1 else None)
+    return [one for one in definitions if one.fleet.name == wanted]
+
+
+def claims_of(definitions: Sequence[EngineDefinition]) -> tuple[Claim, ...]:
+    """The host memory that each engine's wanted version asks for."""
+    claims = (
+        Claim(
+            fleet=one.fleet.name,
+            profile=f"{one.profile.name} v{one.version.number}",
+            bytes=total_bytes(one.version.kv_transfer_config, one.version.flags, one.version.environment),
+        )
+        for one in definitions
+    )
+    return tuple(claim for claim in claims if claim.bytes)
+
+
+def read_box(claims: tuple[Claim, ...] = ()) -> Box:
+    """This machine's memory (reads a few small files)."""
+    return Box(
+        memory_bytes=psutil.virtual_memory().total,
+        limit_bytes=group_limit(CONTROL_GROUPS, OWN_GROUPS),
+        shared_bytes=_shared_bytes(),
+        claims=claims,
+    )
+
+
+def group_limit(root: Path, own: Path) -> int | None:
+    """The lowest memory limit of the control groups around this process, version 2 or 1; None without one."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    limits: list[int] = []
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            limits += _limits(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits(root / "memory", path, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+#: Version 1 writes a huge number where there is no limit.
+_NO_LIMIT = 1 << 62
+
+
+def _limits(root: Path, path: str, name: str) -> list[int]:
+    """Of a group and of all around it."""
+    place = root / path.lstrip("/")
+    found = []
+    for group in (place, *place.parents):
+        if not group.is_relative_to(root):
+            break
+        try:
+            text = (group / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            found.append(int(text))
+    return found
+
+
+def _shared_bytes() -> int | None:
+    try:
+        return psutil.disk_usage(str(SHARED_MEMORY)).total
+    except OSError:
+        return None
+
+
+def _read_geometry(model: str) -> _Model | None:
+    try:
+        config = read_model(model).config
+        return _Model(config, read_geometry(config))
+    except InvalidInput:
+        return None
+
+
+def _block(model: _Model, platform: Platform, flags: Mapping[str, Any]) -> int | None:
+    """The block that the planner expects; None where it cannot tell."""
+    asked = {**asked_by_profile({}, {**flags, "block-size": None}), "platform": platform}
+    try:
+        plan = make_plan(model.config, read_wish(asked))
+    except InvalidInput:
+        return None
+    return None if plan.model is None else plan.model.block_tokens

@@ -1,0 +1,43 @@
+"""Findings of a profile in the reader's language, as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from app.profiles.finding import Finding, Fix, filled
+from app.web.i18n import Gettext
+
+
+def findings_json(findings: Iterable[Finding], _: Gettext) -> list[dict[str, Any]]:
+    """`fix` is the change to take first, null where only the reader knows; `other_fixes` are alternatives."""
+    return [_finding(finding, _) for finding in findings]
+
+
+def said(sentence: str, values: dict[str, Any], _: Gettext) -> str:
+    """A template and the words in it in the reader's language; what is not known there stays English."""
+    return filled(_(sentence), {key: _(value) if isinstance(value, str) else value for key, value in values.items()})
+
+
+def _finding(finding: Finding, _: Gettext) -> dict[str, Any]:
+    fixes = [_fix(one, _) for one in finding.fixes]
+    return {
+        "severity": finding.severity,
+        "path": finding.path,
+        "message": said(finding.sentence, dict(finding.values), _),
+        "line": finding.line,
+        "column": finding.column,
+        "fix": fixes[0] if fixes else None,
+        "other_fixes": fixes[1:],
+    }
+
+
+def _fix(fix: Fix, _: Gettext) -> dict[str, Any]:
+    edit = fix.edit
+    return {
+        "label": said(fix.label, dict(fix.values), _),
+        "patch": [operation.as_json() for operation in fix.operations],
+        "edit": None
+        if edit is None
+        else {"field": edit.field, "start": edit.start, "end": edit.end, "text": edit.text},
+    }
