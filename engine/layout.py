@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ class GroupLayout:
     bytes_per_block: int
     part: int
     offset_bytes: int
+    #: Not so for sliding windows, of which a session needs the last blocks alone, and for drafts.
+    needed_everywhere: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class HostLayout:
     def pool_groups(self, pool: PoolName) -> tuple[GroupLayout, ...]:
         """The groups that share this pool's slots."""
         return tuple(group for group in self.groups if group.pool == pool)
+
+    def needed_parts(self, pool: PoolName) -> int:
+        """The parts without which a slot of this pool is of no use, as bits."""
+        groups = self.pool_groups(pool)
+        needed = [group.part for group in groups if group.needed_everywhere]
+        return sum(needed or [group.part for group in groups])
 
     def slots(self, pool: PoolName) -> int:
         """How many slots the pool has."""
@@ -64,8 +72,17 @@ def host_layout(
     blocks_per_chunk: int,
     world_size: int,
     retention_interval: int | None,
+    drafts: Collection[int] = (),
 ) -> HostLayout:
-    """Lay out `groups` (group id, tokens per block, KV cache spec, layers), or refuse with the reason."""
+    """Lay out `groups` (group id, tokens per block, KV cache spec, layers), or refuse with the reason.
+
+    `drafts` are the groups of a speculative draft model.
+    """
+    if blocks_per_chunk > 1 and any(is_window(spec) for _, _, spec, _ in groups):
+        raise ConfigError(
+            "The host tier can serve sliding-window attention in single blocks alone: "
+            "remove blocks_per_chunk and block_size from kv_connector_extra_config."
+        )
     if len({tokens for _, tokens, _, _ in groups}) > 1:
         raise ConfigError("The host tier cannot serve layer groups of different block sizes yet.")
     sizes = {"token": 0, "state": 0}
@@ -73,7 +90,9 @@ def host_layout(
     laid: list[GroupLayout] = []
     for index, (group_id, tokens, spec, layers) in enumerate(groups):
         pool, block_bytes = _pool_of(spec), _unpadded_bytes(spec) * layers
-        laid.append(GroupLayout(index, group_id, pool, tokens, block_bytes, 1 << parts[pool], sizes[pool]))
+        everywhere = not is_window(spec) and group_id not in drafts
+        part = 1 << parts[pool]
+        laid.append(GroupLayout(index, group_id, pool, tokens, block_bytes, part, sizes[pool], everywhere))
         parts[pool] += 1
         # A state is one block however many tokens a chunk has.
         sizes[pool] += block_bytes * (blocks_per_chunk if pool == "token" else 1)
@@ -101,19 +120,27 @@ def _plan(
         ) from error
 
 
+def is_window(spec: Any) -> bool:
+    """Sliding-window attention: vLLM offers every block, and asks for the last ones of a session."""
+    from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+    return type(_representative(spec)) is SlidingWindowSpec
+
+
 def _pool_of(spec: Any) -> PoolName:
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
     spec = _representative(spec)
     kind = type(spec)
     if kind is MambaSpec:
         _check_states_are_kept(spec)
         return "state"
-    # Subclasses mean something else than "every block, for ever": only these two are known to be that.
-    if kind in (FullAttentionSpec, MLAAttentionSpec):
+    # Subclasses mean something else by a block: these are known to be found by their hash.
+    if kind in (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec):
         return "token"
     raise ConfigError(
-        f"The host tier cannot serve layers of kind {kind.__name__} yet, only full and linear attention: "
+        f"The host tier cannot serve layers of kind {kind.__name__} yet, only full, sliding-window and linear "
+        "attention: "
         "start without --kv-transfer-config."
     )
 

@@ -82,10 +82,10 @@ class TierManager(OffloadingManager):
         self._adopt()
 
     def _pool(self, name: PoolName, policy: str) -> SlotPool:
-        parts = len(self._layout.pool_groups(name))
-        capacity = self._layout.slots(name) if parts else 0
+        needed = self._layout.needed_parts(name)
+        capacity = self._layout.slots(name) if needed else 0
         order: EvictionPolicy = ArcPolicy(capacity) if policy == "arc" else LruPolicy()
-        return SlotPool(capacity, parts, order, self._clock)
+        return SlotPool(capacity, needed, order, self._clock)
 
     def _adopt(self) -> None:
         """Take up what an earlier run left in the slots."""
@@ -98,7 +98,7 @@ class TierManager(OffloadingManager):
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
         place = self._places[key[-1]]
-        if place.is_token:
+        if place.from_the_start:
             self._note_lookup(key, req_context)
         slot = place.slots.get(key[:-GROUP_BYTES])
         if slot is None:

@@ -21,6 +21,7 @@ class GroupPlace:
     slots: dict[bytes, Slot]  # the pool's own
     part: int
     is_token: bool
+    from_the_start: bool  # vLLM looks up its blocks one after the other
     suffix: bytes
     ledger: PoolLedger
     kept: bool  # the ledger writes down what it is told
@@ -39,5 +40,15 @@ def group_places(
         pool, is_token = pools[group.pool], group.pool == "token"
         suffix, ledger = make_offload_key(b"", group.group_id), ledgers[group.pool]
         kept = not isinstance(ledger, NoLedger)
-        places[group.group_id] = GroupPlace(group.pool, pool, pool.slots, group.part, is_token, suffix, ledger, kept)
+        places[group.group_id] = GroupPlace(
+            group.pool,
+            pool,
+            pool.slots,
+            group.part,
+            is_token,
+            is_token and group.needed_everywhere,
+            suffix,
+            ledger,
+            kept,
+        )
     return places

@@ -34,9 +34,9 @@ class Slot:
 class SlotPool:
     """Slots by block hash. Every operation is O(1) per slot; nothing in use is ever evicted."""
 
-    def __init__(self, capacity: int, parts: int, policy: EvictionPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, capacity: int, needed_parts: int, policy: EvictionPolicy, clock: Callable[[], float]) -> None:
         self.capacity = capacity
-        self.all_parts = (1 << parts) - 1
+        self.needed_parts = needed_parts
         #: By block hash, for readers.
         self.slots: dict[bytes, Slot] = {}
         #: Slots that were given to something else, for whoever counts them.
@@ -62,9 +62,9 @@ class SlotPool:
         return self.slots.get(block_hash)
 
     def whole(self, block_hash: bytes) -> bool:
-        """All parts are there and readable."""
+        """All parts that are needed are there and readable."""
         slot = self.slots.get(block_hash)
-        return slot is not None and slot.ready == self.all_parts
+        return slot is not None and slot.ready & self.needed_parts == self.needed_parts
 
     def place(self, block_hash: bytes, end_tokens: int, parent: bytes | None) -> Slot | None:
         """A slot for a hash that has none, evicting if need be; None if all are in use. Write to it next."""

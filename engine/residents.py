@@ -19,10 +19,10 @@ STRIDE = 200
 
 def resident_tokens(chain: Mapping[int, bytes], blocks: SlotPool, start: int, chunk_tokens: int) -> int:
     """Up to which token all blocks behind `start` are readable."""
-    end, slots, all_parts = start + chunk_tokens, blocks.slots, blocks.all_parts
+    end, slots, needed = start + chunk_tokens, blocks.slots, blocks.needed_parts
     while end in chain:
         slot = slots.get(chain[end])
-        if slot is None or slot.ready != all_parts:
+        if slot is None or slot.ready & needed != needed:
             break
         end += chunk_tokens
     return end - chunk_tokens
@@ -81,7 +81,7 @@ def count_restorable(pools: Mapping[PoolName, SlotPool], layout: HostLayout) -> 
     """
     blocks = pools["token"]
     ends = pools["state"] if layout.pool_groups("state") else blocks
-    candidates = [slot.block_hash for slot in ends if slot.ready == ends.all_parts]
+    candidates = [slot.block_hash for slot in ends if slot.ready & ends.needed_parts == ends.needed_parts]
     if not layout.pool_groups("token"):
         yield len(candidates)
         return
@@ -100,13 +100,13 @@ def _walk(block_hash: bytes, blocks: SlotPool, whole: dict[bytes, bool], passed:
     """Note for each block on the way to the first one whether all before it are there, and that it was passed."""
     way: list[bytes] = []
     at: bytes | None = block_hash
-    complete = True
+    complete, needed = True, blocks.needed_parts
     while at is not None:
         if at in whole:
             complete = whole[at]
             break
         slot = blocks.slots.get(at)
-        if slot is None or slot.ready != blocks.all_parts:
+        if slot is None or slot.ready & needed != needed:
             complete = False
             break
         way.append(at)

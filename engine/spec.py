@@ -89,7 +89,16 @@ def _layout(config: OffloadingConfig, tier_config: TierConfig) -> HostLayout:
         config.cache.blocks_per_chunk,
         config.parallel.world_size,
         surroundings().vllm_config.cache_config.prefix_cache_retention_interval,
+        _drafts(config),
     )
+
+
+def _drafts(config: OffloadingConfig) -> set[int]:
+    """Groups of a speculative draft model: vLLM leaves out their last block, which may still change."""
+    kv_cache_groups = surroundings().kv_cache_config.kv_cache_groups
+    return {
+        group.group_id for group in config.groups if getattr(kv_cache_groups[group.group_id], "is_eagle_group", False)
+    }
 
 
 def _specs(config: OffloadingConfig) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector as Upstream
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 from vllm.v1.kv_offload.base import OffloadingManager, OffloadingSpec, OffloadingWorker
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
@@ -96,8 +96,8 @@ def _attention(**change: Any) -> FullAttentionSpec:
     return FullAttentionSpec(block_size=384, num_kv_heads=2, head_size=64, dtype=torch.bfloat16, **change)
 
 
-def _sliding_window() -> SlidingWindowSpec:
-    return SlidingWindowSpec(block_size=384, num_kv_heads=2, head_size=64, dtype=torch.bfloat16, sliding_window=1024)
+def _chunked_local() -> ChunkedLocalAttentionSpec:
+    return ChunkedLocalAttentionSpec(384, num_kv_heads=2, head_size=64, dtype=torch.bfloat16, attention_chunk_size=1024)
 
 
 def _mamba(mode: str = "align") -> MambaSpec:
@@ -145,7 +145,7 @@ def test_every_worker_gets_its_share() -> None:
 @pytest.mark.parametrize(
     ("specs", "change", "reason"),
     [
-        ([_sliding_window()], {}, "SlidingWindowSpec"),
+        ([_chunked_local()], {}, "ChunkedLocalAttentionSpec"),
         ([_attention(), _mamba("none")], {}, "--mamba-cache-mode align"),
         ([_attention()], {"pp_size": 2, "world_size": 2}, "pipeline"),
         ([_attention()], {"extra": {"cpu_bytes_to_use": 1000}}, "at least 393216 bytes"),

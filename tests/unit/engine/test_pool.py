@@ -20,7 +20,7 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pool = SlotPool(CAPACITY, 2, LruPolicy(), lambda: self.now)
+        self.pool = SlotPool(CAPACITY, 3, LruPolicy(), lambda: self.now)
         self.order: list[bytes] = []  # oldest first
         self.ready: dict[bytes, int] = {}
         self.writing: dict[bytes, int] = {}
