@@ -76,13 +76,16 @@ def engine_arguments(model: Path, port: int, kv_transfer_config: Mapping[str, An
 
 @contextlib.contextmanager
 def running_engine(
-    model: Path, log: Path, kv_transfer_config: Mapping[str, Any] = HOST_TIER
+    model: Path,
+    log: Path,
+    kv_transfer_config: Mapping[str, Any] = HOST_TIER,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[EngineProcess]:
     """A real engine with a port of its own; on leaving, no process of its tree is left."""
     port = _free_port()
     process = subprocess.Popen(  # noqa: S603 - an argument list, no shell
         engine_arguments(model, port, kv_transfer_config),
-        env=_engine_environment(),
+        env=_engine_environment() | dict(environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

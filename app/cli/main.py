@@ -94,9 +94,13 @@ def engine_start(name: EngineName = None, json_output: Json = False) -> None:
 
 
 @engine_app.command("stop")
-def engine_stop(name: EngineName = None, json_output: Json = False) -> None:
-    """Stop an engine; returns at once."""
-    _engine_act("stop", name, json_output)
+def engine_stop(
+    name: EngineName = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Give its host memory back too.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Stop an engine; returns at once. Its host memory stays for the next start."""
+    _engine_act("stop?forget=true" if forget else "stop", name, json_output)
 
 
 @engine_app.command("restart")

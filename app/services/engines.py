@@ -14,6 +14,7 @@ from app.errors import InvalidInput, NotFound
 from app.events import Event, Events
 from app.store.database import Database
 from app.store.queries import engines as queries
+from app.supervisor import residentmemory
 from app.supervisor.command import ENTRY, shell_command
 from app.supervisor.decide import Drain, Restart, Shutdown, Start, Stop
 from app.supervisor.logfile import LogCursor
@@ -67,11 +68,14 @@ class Engines:
         for engine_id, name in found:
             if name not in self._owners:
                 await self._supervise(engine_id, name)
+        known = frozenset(owner.work.memory_name for owner in self._owners.values())
+        await asyncio.to_thread(residentmemory.forget_all, self._settings.data_dir, known)
 
     async def close(self) -> None:
         """Stop supervising. Engines are ended too, unless the settings let them outlive the deck."""
         if not self._settings.engines_outlive_deck:
             await asyncio.gather(*(self._shut_down(name) for name in self._owners))
+            await asyncio.to_thread(residentmemory.forget_all, self._settings.data_dir)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -93,9 +97,12 @@ class Engines:
         """Have it run; calls off a drain. Returns once that is under way."""
         return await self._owner(name).inbox.command(Start())
 
-    async def stop(self, name: str, *, now: bool = False) -> EngineStatus:
-        """Have it not run: drain, then end it. `now` leaves out the drain."""
-        return await self._owner(name).inbox.command(Stop(now))
+    async def stop(self, name: str, *, now: bool = False, forget: bool = False) -> EngineStatus:
+        """Have it not run: drain, then end it. `now` leaves out the drain, `forget` gives its host memory back."""
+        status = await self._owner(name).inbox.command(Stop(now))
+        if forget:
+            self._tasks.append(asyncio.create_task(self._forget_when_stopped(name), name=f"forget-{name}"))
+        return status
 
     async def restart(self, name: str) -> EngineStatus:
         """Drain, end, and start with the wanted version."""
@@ -184,6 +191,14 @@ class Engines:
     async def _shut_down(self, name: str) -> None:
         await self._owner(name).inbox.command(Shutdown())
         await self.wait_for(name, frozenset({EngineState.STOPPED}), None)
+
+    async def _forget_when_stopped(self, name: str) -> None:
+        """Unless it is started again meanwhile."""
+        while (status := self.status(name)).wanted == "stopped":
+            if status.state is EngineState.STOPPED:
+                await asyncio.to_thread(residentmemory.forget, self._owner(name).work.memory_name)
+                return
+            await self.changed()
 
     def _owner(self, name: str) -> EngineOwner:
         try:

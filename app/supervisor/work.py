@@ -17,7 +17,7 @@ import structlog
 
 from app.config import PROJECT_ROOT, Settings, inherited_environment
 from app.errors import TierdeckError
-from app.supervisor import checks, processes, readiness, runrecord
+from app.supervisor import checks, processes, readiness, residentmemory, runrecord
 from app.supervisor.command import EngineSpec, launch_plan
 from app.supervisor.decide import Drained, Gone, Message, Refused, RetryDue, Serves, Silent
 from app.supervisor.faults import Fault
@@ -29,6 +29,7 @@ from app.supervisor.runrecord import RunRecord
 from app.supervisor.states import EngineState
 from app.supervisor.status import EngineStatus
 from app.supervisor.tree import ProcessTree
+from engine.residency_place import ID_VARIABLE
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +69,8 @@ class EngineWork:
         self.alive = 0
         """Processes that are being ended."""
         self.log_file = LogFile(deck.settings.log_dir / f"{file_name(spec.name)}.log")
+        self.memory_name = residentmemory.identifier(deck.settings.data_dir, spec.name)
+        """Names the host memory that outlives the engine."""
         self._record_path = directory / f"{file_name(spec.name)}.json"
         self._records = records
         self._deck = deck
@@ -99,12 +102,18 @@ class EngineWork:
             await self.end_tree()
             self.spec = await self._records.spec()
             self._tell()
-            fault = await asyncio.to_thread(checks.check_start, self.spec) or await self._launch()
+            fault = await asyncio.to_thread(self._check_start) or await self._launch()
             if fault is not None:
                 self._report(Refused(fault), turn)
                 return
         if self.run is not None and self._tree is not None:
             self._report(await self._until_it_serves(self.run, self._tree), turn)
+
+    def _check_start(self) -> Fault | None:
+        """Also gives back the host memory that this start has no use for (blocking)."""
+        if residentmemory.kept_config(self.spec) is None:
+            residentmemory.forget(self.memory_name)
+        return checks.check_start(self.spec) or residentmemory.check_space(self.spec, self.memory_name)
 
     async def look_after(self, _turn: object) -> None:
         """Note new processes and shared-memory files, so that they can be cleaned up later."""
@@ -159,7 +168,8 @@ class EngineWork:
         marker, spec, now = uuid.uuid4().hex, self.spec, time.time()
         import_root = None if Path(spec.interpreter) == Path(sys.executable) else str(PROJECT_ROOT)
         try:
-            plan = launch_plan(spec, marker, inherited_environment(), import_root)
+            environment = {**inherited_environment(), ID_VARIABLE: self.memory_name}
+            plan = launch_plan(spec, marker, environment, import_root)
         except TierdeckError as error:
             return Fault("config_rejected", error.message, fatal=True)
         await self._records.save_launch(marker, spec.profile.version_id)

@@ -44,6 +44,8 @@ class Deck:
     welcome: dict[str, Any]
     ports: tuple[int, int]
     shared_memory_before: frozenset[str]
+    cold: dict[int, tuple[int, ...]]
+    """Answers to sessions, by seed."""
 
     @property
     def url(self) -> str:
@@ -70,7 +72,7 @@ def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
         )
         line = process.stdout.readline() if process.stdout else ""
         assert line, (directory / "deck.log").read_text()[-4000:]
-        yield Deck(process, json.loads(line), ports, before)
+        yield Deck(process, json.loads(line), ports, before, {})
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(LIMIT_SECONDS)
@@ -106,6 +108,7 @@ async def test_a_session_comes_back_from_the_host_and_the_deck_says_so(deck: Dec
     async with deck.client() as client:
         before = await _origin(client)
         cold, *_ = [await asyncio.to_thread(complete, deck.url, tokens, 8, MODEL) for tokens in prompts]
+        deck.cold[1] = cold.tokens
         back = await asyncio.to_thread(complete, deck.url, prompts[0], 8, MODEL)
         origin = await _origin_until(client, lambda now: now["host_tokens"] > (before["host_tokens"] or 0))
     assert back.tokens == cold.tokens
@@ -135,6 +138,16 @@ async def test_no_request_fails_while_a_new_profile_is_applied(deck: Deck) -> No
         engine = (await client.get("/api/v1/engines/main-1")).json()
     assert engine["running_version"] == version
     assert set(answers) == {200}
+
+
+async def test_sessions_are_still_there_after_the_restart(deck: Deck) -> None:
+    """Another process, another split of the memory: the session comes from the host, with the same tokens."""
+    async with deck.client() as client:
+        before = await _origin(client)
+        back = await asyncio.to_thread(complete, deck.url, prompt(1, LENGTH), 8, MODEL)
+        wanted = before["host_tokens"] + LENGTH // BLOCK * BLOCK
+        await _origin_until(client, lambda now: now["host_tokens"] >= wanted)
+    assert back.tokens == deck.cold[1]
 
 
 async def test_a_profile_that_cannot_start_is_taken_back(deck: Deck) -> None:

@@ -37,9 +37,12 @@ async def start_engine(deck: DeckDep, name: str) -> dict[str, Any]:
 
 
 @router.post("/engines/{name}/stop", status_code=202)
-async def stop_engine(deck: DeckDep, name: str, now: bool = False) -> dict[str, Any]:
-    """Wait for the requests in flight (not with `now=true`), then end every process of the engine."""
-    return (await deck.engines.stop(name, now=now)).as_json()
+async def stop_engine(deck: DeckDep, name: str, now: bool = False, forget: bool = False) -> dict[str, Any]:
+    """Wait for the requests in flight (not with `now=true`), then end every process of the engine.
+
+    Its host memory stays for the next start, unless `forget=true` gives it back.
+    """
+    return (await deck.engines.stop(name, now=now, forget=forget)).as_json()
 
 
 @router.post("/engines/{name}/restart", status_code=202)
