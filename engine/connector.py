@@ -10,6 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 
 from engine.config import SPEC_NAME, parse_config
 from engine.handover import handing_over
+from engine.metrics import zeros
 
 
 class OffloadingConnector(Upstream):
@@ -49,6 +50,21 @@ class OffloadingConnector(Upstream):
         if self._is_ours and connector_output.failed_recving:
             self.scheduler.manager.load_failed(connector_output.failed_recving)
         super().update_connector_output(connector_output)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> Any:
+        """Called in the API server when it starts: counters are on its page before the first request."""
+        metrics = super().build_prom_metrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        if is_ours(vllm_config):
+            for engine in per_engine_labelvalues:
+                metrics.observe(zeros().data, engine)
+        return metrics
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:

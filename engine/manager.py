@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from itertools import pairwise
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -24,6 +23,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from engine import metric_names as names
 from engine.layout import HostLayout, PoolName
+from engine.lookups import lookup_outcomes
 from engine.metrics import Recorder
 from engine.places import GroupPlace, group_places
 from engine.policies import ArcPolicy, EvictionPolicy, LruPolicy
@@ -78,6 +78,7 @@ class TierManager(OffloadingManager):
         self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
+        self._record_sizes()
         self._restorable = RestorableCount(self._pools, layout)
         self._adopt()
 
@@ -319,19 +320,21 @@ class TierManager(OffloadingManager):
             blocks_until = hit_until
         states = self._states.slots
         state_until = max((end for end in ends if chain[end] in states and self._states.whole(chain[end])), default=0)
-        bounds = [start, hit_until, blocks_until, state_until, until]
-        for outcome, (low, high) in zip(names.OUTCOMES, pairwise(_rising(bounds)), strict=True):
-            self._recorder.count(names.LOOKUP_TOKENS, outcome, by=high - low)
+        for outcome, tokens in lookup_outcomes(start, hit_until, blocks_until, state_until, until):
+            self._recorder.count(names.LOOKUP_TOKENS, outcome, by=tokens)
+
+    def _record_sizes(self) -> None:
+        for name, pool in self._pools.items():
+            self._recorder.gauge(names.SLOTS, pool.capacity, name, names.ALL_GROUPS)
+            host_bytes = pool.capacity * self._layout.slot_bytes(name) * self._world_size
+            self._recorder.gauge(names.HOST_BYTES, host_bytes, name)
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """What changed since the last call."""
         recorder = self._recorder
         for name, pool in self._pools.items():
-            recorder.gauge(names.SLOTS, pool.capacity, name, names.ALL_GROUPS)
             recorder.gauge(names.SLOTS_USED, len(pool), name, names.ALL_GROUPS)
             recorder.gauge(names.SLOTS_PINNED, pool.in_use, name, names.ALL_GROUPS)
-            host_bytes = pool.capacity * self._layout.slot_bytes(name) * self._world_size
-            recorder.gauge(names.HOST_BYTES, host_bytes, name)
         recorder.gauge(names.RESTORABLE_SESSIONS, self._restorable.value())
         return recorder.collect()
 
@@ -387,12 +390,3 @@ class TierManager(OffloadingManager):
 def _slot_of(entry: Entry, now: float) -> Slot:
     superseded = entry.rank < 0
     return Slot(entry.block_hash, entry.slot, entry.end_tokens, entry.parent, now, entry.ready, superseded=superseded)
-
-
-def _rising(bounds: list[int]) -> list[int]:
-    """Each bound at least the one before and at most the last."""
-    level, result = bounds[0], []
-    for bound in bounds:
-        level = max(level, min(bound, bounds[-1]))
-        result.append(level)
-    return result

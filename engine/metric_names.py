@@ -84,6 +84,15 @@ METRICS: Final[tuple[ConnectorMetric, ...]] = (
 )
 
 
+#: Every value of each label.
+LABEL_VALUES: Final = {
+    "pool": POOLS,
+    "group": (ALL_GROUPS,),
+    "outcome": OUTCOMES,
+    "reason": EVICTION_REASONS,
+}
+
+
 def reference() -> str:
     """The metrics as a Markdown table, for the documentation."""
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
@@ -27,6 +28,19 @@ def _definition(metric: names.ConnectorMetric) -> OffloadingMetricMetadata:
     return kind(metric.documentation, metric.labels)
 
 
+def zeros() -> OffloadingConnectorStats:
+    """What is known before anything has happened: a counter that was never increased is 0 and not missing."""
+    stats = OffloadingConnectorStats()
+    for metric in names.METRICS:
+        for labels in product(*(names.LABEL_VALUES[label] for label in metric.labels)):
+            if metric.kind == "counter":
+                stats.increase_counter(metric.name, 0, labels)
+            elif metric.kind == "histogram":
+                stats.observe_histogram(metric.name, 0, labels)
+                stats.data["data"][metric.name][labels].clear()
+    return stats
+
+
 @dataclass
 class Recorder:
     """Counts between two collections; gauges are sent only when they changed."""
@@ -35,7 +49,6 @@ class Recorder:
     observations: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
     gauges: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
     _sent: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
-    _begun: bool = False
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Increase a counter."""
@@ -51,34 +64,22 @@ class Recorder:
 
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """The present value of a gauge."""
-        self.gauges[name, labels] = value
+        if self._sent.get((name, labels)) != value:
+            self._sent[name, labels] = self.gauges[name, labels] = value
 
     def collect(self) -> OffloadingConnectorStats | None:
         """What is new since the last call; None if nothing is."""
-        self._begin_at_zero()
+        if not (self.counts or self.observations or self.gauges):
+            return None
         stats = OffloadingConnectorStats()
         for (name, labels), value in self.counts.items():
             stats.increase_counter(name, value, labels)
         for (name, labels), values in self.observations.items():
             for value in values:
                 stats.observe_histogram(name, value, labels)
-        for key, value in self.gauges.items():
-            if self._sent.get(key) != value:
-                self._sent[key] = value
-                stats.set_gauge(key[0], value, key[1])
+        for (name, labels), value in self.gauges.items():
+            stats.set_gauge(name, value, labels)
         self.counts.clear()
         self.observations.clear()
-        return None if stats.is_empty() else stats
-
-    def _begin_at_zero(self) -> None:
-        """A counter that was never increased is 0 and not missing."""
-        if self._begun:
-            return
-        self._begun = True
-        self.count(names.VERIFY_FAILURES, by=0)
-        for outcome in names.OUTCOMES:
-            self.count(names.LOOKUP_TOKENS, outcome, by=0)
-        for pool in names.POOLS:
-            self.count(names.REFUSED_STORES, pool, by=0)
-            for reason in names.EVICTION_REASONS:
-                self.count(names.EVICTIONS, pool, reason, by=0)
+        self.gauges.clear()
+        return stats

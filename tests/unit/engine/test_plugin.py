@@ -29,7 +29,7 @@ from engine import metric_names, plugin
 from engine.config import ConfigError
 from engine.handover import handing_over, surroundings
 from engine.manager import TierManager
-from engine.metrics import definitions
+from engine.metrics import definitions, zeros
 from engine.worker import TierWorker
 
 EXTRA = HOST_TIER["kv_connector_extra_config"]
@@ -172,3 +172,11 @@ def test_metrics_are_defined_as_named_and_scraped() -> None:
         assert definitions()[metric.name].labelnames == metric.labels
     read = {name for scraped in SCRAPED for name in scraped.names if name.startswith("tierdeck_")}
     assert read <= set(metric_names.BY_NAME)
+
+
+def test_counters_begin_at_zero_in_every_series() -> None:
+    """A series that is missing would read as unknown."""
+    data = zeros().data["data"]
+    assert set(data) == {metric.name for metric in metric_names.METRICS if metric.kind != "gauge"}
+    assert data[metric_names.LOOKUP_TOKENS] == {(outcome,): 0 for outcome in metric_names.OUTCOMES}
+    assert data[metric_names.IDLE_SECONDS] == {("token",): [], ("state",): []}
