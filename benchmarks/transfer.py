@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -102,35 +103,31 @@ def baseline(rig: Rig) -> Callable[[], None]:
     return lambda: np.copyto(target, source)
 
 
-def gigabytes_per_second(rig: Rig, act: Callable[[], None], rounds: int) -> float:
-    """Median over the rounds."""
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - began)
-    return rig.total_bytes / median(seconds) / 1e9
-
-
 def measure(rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Rows: what, GB/s, share of the baseline."""
+    """Rows: what, GB/s, share of the baseline. All are measured in each round, so that all meet the same machine."""
     rig = make_rig(threads)
     in_a_row = list(range(BLOCKS))
     scattered = random.Random(1).sample(in_a_row, BLOCKS)  # noqa: S311 - nothing secret
-    reference = gigabytes_per_second(rig, baseline(rig), rounds)
-    rows = [{"what": "one pinned copy" if rig.device == "cuda" else "memcpy", "gigabytes_per_second": reference}]
+    acts: dict[str, Callable[[], None]] = {"one pinned copy" if rig.device == "cuda" else "memcpy": baseline(rig)}
     for kind, slots in (("slots in a row", in_a_row), ("scattered slots", scattered)):
         for name, store in (("store", True), ("load", False)):
-            speed = gigabytes_per_second(rig, lambda s=store, w=slots: transfer(rig, s, w), rounds)
-            rows.append({"what": f"{name}, {kind}", "gigabytes_per_second": speed})
+            acts[f"{name}, {kind}"] = partial(transfer, rig, store, slots)
+    seconds: dict[str, list[float]] = {what: [] for what in acts}
+    for _ in range(rounds):
+        for what, act in acts.items():
+            began = time.perf_counter()
+            act()
+            seconds[what].append(time.perf_counter() - began)
     rig.worker.shutdown()
-    return [row | {"share": row["gigabytes_per_second"] / reference} for row in rows]
+    speeds = {what: rig.total_bytes / median(found) / 1e9 for what, found in seconds.items()}
+    reference = next(iter(speeds.values()))
+    return [{"what": what, "gigabytes_per_second": speed, "share": speed / reference} for what, speed in speeds.items()]
 
 
 def main() -> int:
     """Command line entry."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transfer", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1, help="copy threads on a CPU")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -6,15 +6,15 @@ every return to Python costs a wait for the interpreter lock that the engine ste
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from vllm.logger import init_logger
 
 from engine.transfer.base import Copier, CopyBatch, Finished, memory_at
@@ -23,6 +23,8 @@ log = init_logger("vllm.tierdeck.transfer")
 
 #: One task of a thread. Small enough for a load to overtake a long store, large enough to be worth it.
 TASK_BYTES = 8 << 20
+#: For fewer, two arrays take longer to make than the pieces to copy.
+FEW_PIECES = 4
 LOAD, STORE, END = 0, 1, 2
 
 
@@ -39,46 +41,41 @@ class Run(NamedTuple):
 
 def runs(batch: CopyBatch, most_bytes: int = TASK_BYTES) -> Iterator[Run]:
     """The pieces as few runs, none (but a single piece) longer than `most_bytes`."""
-    total = len(batch.sizes)
-    if total == 0:
-        return
-    device, host = batch.device.astype(np.int64), batch.host.astype(np.int64)
-    device_steps, host_steps = np.diff(device), np.diff(host)
-    same_size = np.diff(batch.sizes) == 0
-    at = 0
+    # Lists: looking at one number of an array takes ten times as long.
+    device, host, sizes = batch.device.tolist(), batch.host.tolist(), batch.sizes.tolist()
+    total, at = len(sizes), 0
     while at < total:
-        size = int(batch.sizes[at])
-        end = at + 1
-        if end < total and same_size[at]:
-            steps = device_steps[at], host_steps[at]
-            limit = min(total, at + max(1, most_bytes // size))
-            end = at + 1 + _equal_steps(device_steps, host_steps, same_size, at, limit - 1, steps)
-        count = end - at
-        device_step, host_step = (int(device_steps[at]), int(host_steps[at])) if count > 1 else (size, size)
-        yield Run(int(device[at]), int(host[at]), device_step, host_step, count, size)
+        size, end = sizes[at], at + 1
+        limit = min(total, at + max(1, most_bytes // size))
+        device_step, host_step = size, size
+        if end < limit and sizes[end] == size:
+            device_step, host_step = device[end] - device[at], host[end] - host[at]
+            end += 1
+            while (
+                end < limit
+                and sizes[end] == size
+                and device[end] - device[end - 1] == device_step
+                and host[end] - host[end - 1] == host_step
+            ):
+                end += 1
+        yield Run(device[at], host[at], device_step, host_step, end - at, size)
         at = end
-
-
-def _equal_steps(
-    device_steps: NDArray[np.int64],
-    host_steps: NDArray[np.int64],
-    same_size: NDArray[np.bool_],
-    start: int,
-    stop: int,
-    steps: tuple[Any, Any],
-) -> int:
-    """How many steps from `start` on are alike."""
-    window = slice(start, stop)
-    alike = (device_steps[window] == steps[0]) & (host_steps[window] == steps[1]) & same_size[window]
-    different = np.flatnonzero(~alike)
-    return int(different[0]) if len(different) else len(alike)
 
 
 def copy_run(run: Run, to_host: bool) -> None:
     """Copy one run; the interpreter lock is free meanwhile."""
+    if run.pieces < FEW_PIECES:
+        _copy_singly(run, to_host)
+        return
     device = memory_at(run.device, run.device_step, run.pieces, run.size)
     host = memory_at(run.host, run.host_step, run.pieces, run.size)
     np.copyto(*((host, device) if to_host else (device, host)))
+
+
+def _copy_singly(run: Run, to_host: bool) -> None:
+    for number in range(run.pieces):
+        device, host = run.device + number * run.device_step, run.host + number * run.host_step
+        ctypes.memmove(*((host, device) if to_host else (device, host)), run.size)
 
 
 class _Job:
