@@ -10,6 +10,7 @@ BENCHMARKS = (
     "benchmarks.bookkeeping",
     "benchmarks.transfer",
     "benchmarks.restore",
+    "benchmarks.restart",
     "benchmarks.series",
 )
 
