@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.policies import LruPolicy
+from engine.policies import ArcPolicy, EvictionPolicy, LruPolicy
 from engine.pool import SlotPool
 
 CAPACITY = 4
@@ -17,10 +17,17 @@ PARTS = st.sampled_from([1, 2])
 class PoolMachine(RuleBasedStateMachine):
     """The model: hashes in order of use, and for each which parts are ready, being written, in use."""
 
+    def policy(self) -> EvictionPolicy:
+        return LruPolicy()
+
+    def may_go(self, victims: list[bytes]) -> list[bytes]:
+        """Which of those that are not in use, the first victim first, may be the next one."""
+        return victims[:1]
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pool = SlotPool(CAPACITY, 3, LruPolicy(), lambda: self.now)
+        self.pool = SlotPool(CAPACITY, 3, self.policy(), lambda: self.now)
         self.order: list[bytes] = []  # oldest first
         self.ready: dict[bytes, int] = {}
         self.writing: dict[bytes, int] = {}
@@ -54,6 +61,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         full = block_hash not in self.order and len(self.order) == CAPACITY
         victims = self._free_to_go()
+        may_go = self.may_go(victims) if victims else []
         slot = self.pool.get(block_hash) or self.pool.place(block_hash, 10, None)
         if full and not victims:
             assert slot is None and not self.pool.evicted
@@ -62,10 +70,10 @@ class PoolMachine(RuleBasedStateMachine):
         assert len(self.pool.evicted) == full
         if full:
             evicted = self.pool.evicted.pop()
-            assert evicted.block_hash == victims[0], "the oldest superseded one goes first, else the oldest"
-            assert evicted.superseded == (victims[0] in self.superseded)
+            assert evicted.block_hash in may_go, "superseded ones go first, the oldest of them first"
+            assert evicted.superseded == (evicted.block_hash in self.superseded)
             assert evicted.index == slot.index
-            self._forget(victims[0])
+            self._forget(evicted.block_hash)
         self.pool.begin_write(slot, part)
         if block_hash not in self.order:
             self.order.append(block_hash)
@@ -156,5 +164,23 @@ class PoolMachine(RuleBasedStateMachine):
             assert (slot.ready, slot.writing) == (self.ready[block_hash], self.writing[block_hash])
 
 
+class ArcPoolMachine(PoolMachine):
+    """With adaptive replacement: the oldest of what was used once, or the oldest of what was used again."""
+
+    def policy(self) -> EvictionPolicy:
+        return ArcPolicy(CAPACITY)
+
+    def may_go(self, victims: list[bytes]) -> list[bytes]:
+        if victims[0] in self.superseded:
+            return victims[:1]
+        firsts = {self.again(block_hash): block_hash for block_hash in reversed(victims)}
+        return list(firsts.values())
+
+    def again(self, block_hash: bytes) -> bool:
+        return self.pool.slots[block_hash].again
+
+
 TestPool = PoolMachine.TestCase
+TestArcPool = ArcPoolMachine.TestCase
+TestArcPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestPool.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
