@@ -13,6 +13,7 @@ from app.proxy.door import Door
 from app.scrape.loop import ScrapeLoop
 from app.services.alerts import Alerts
 from app.services.charts import Charts
+from app.services.deep_checks import DeepChecks
 from app.services.engines import Engines
 from app.services.planning import Planning
 from app.services.profiles import Profiles
@@ -33,6 +34,7 @@ class Deck:
     engines: Engines
     profiles: Profiles
     planning: Planning
+    deep_checks: DeepChecks
     rollouts: Rollouts
     charts: Charts
     alerts: Alerts

@@ -20,6 +20,8 @@ from app.proxy.door import Door
 from app.scrape.loop import ScrapeLoop
 from app.services.alerts import Alerts
 from app.services.charts import Charts
+from app.services.deep_checks import DeepChecks
+from app.services.engine_probe import EngineProbe
 from app.services.engines import Engines
 from app.services.planning import Planning
 from app.services.profiles import Profiles
@@ -48,7 +50,9 @@ def create_app(settings: Settings) -> FastAPI:
 def _assemble(settings: Settings) -> Deck:
     database, events = Database(settings.resolved_database_url), Events()
     engines = Engines(settings, database, events)
-    profiles = Profiles(database, events, Surroundings(database))
+    probe = EngineProbe(settings.data_dir / "probes")
+    surroundings = Surroundings(database, probe.known)
+    profiles = Profiles(database, events, surroundings)
     charts = Charts(database, engines, beat_seconds=settings.scrape_interval_seconds)
     delivery_loop = DeliveryLoop(database, events, settings)
     return Deck(
@@ -58,6 +62,7 @@ def _assemble(settings: Settings) -> Deck:
         signin=SignIn(settings),
         engines=engines,
         profiles=profiles,
+        deep_checks=DeepChecks(profiles, surroundings, probe),
         planning=Planning(database, profiles, engines),
         rollouts=Rollouts(database, events, engines, profiles),
         charts=charts,

@@ -199,15 +199,15 @@ class FieldChange:
     old: str
     new: str
     is_added: bool
+    checks: tuple[CheckLine, ...] = ()
     is_removed: bool
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two versions field by field."""
+    """Two versions field by field, also of two profiles."""
 
-    old: int
-    new: int
+    heading: str
     changes: tuple[FieldChange, ...]
 
 
@@ -219,6 +219,65 @@ class FleetTarget:
     label: str
     engines: tuple[str, ...]
     runs: str
+    consequences: tuple[FieldChange, ...] = ()
+    """What the change means in tokens, sessions and bytes."""
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A field of the editor. `pointer` is where its value stands in the profile; `kind` how it is written."""
+
+    key: str
+    pointer: str
+    kind: str
+    help: str
+    unit: str = ""
+    example: str = ""
+    choices: tuple[str, ...] = ()
+    least: str = ""
+    most: str = ""
+    step: str = "1"
+
+
+@dataclass(frozen=True)
+class FormGroup:
+    """Fields under one heading."""
+
+    heading: str
+    fields: tuple[FormField, ...]
+
+
+@dataclass(frozen=True)
+class PresetLine:
+    """A profile that ships. `content` is what the editor is filled with, as JSON."""
+
+    key: str
+    label: str
+    sentence: str
+    content: str
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A start of an engine with a version. `numbers` tells what came from where meanwhile; empty = not known."""
+
+    version: int
+    href: str
+    engine: str
+    engine_href: str
+    started_at: float
+    ended_at: float | None
+    numbers: str
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """What a version was checked against."""
+
+    at: float
+    tone: str
+    label: str
+    text: str
     is_on_it: bool
     changes: tuple[FieldChange, ...]
     what_happens: str

@@ -20,10 +20,13 @@ from app.web.blocks import (
     FleetTarget,
     FlipLine,
     Move,
+    FormGroup,
     ProfileLine,
+    PresetLine,
     RolloutBlock,
     RuleForm,
     Sentence,
+    RunLine,
     Share,
     Shell,
     StateBadge,
@@ -124,7 +127,7 @@ class ProfilePage(Page):
     """/profiles/{name} and /new-profile: editor, versions, comparison, applying."""
 
     template = "profile.html"
-    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"rollouts": ("versions", "apply")}
+    refreshed_with: ClassVar[Mapping[str, tuple[str, ...]]] = {"rollouts": ("versions", "apply", "history")}
     refresh_href: str
     name: str
     is_new: bool
@@ -135,7 +138,14 @@ class ProfilePage(Page):
     environment: str
     versions: tuple[VersionLine, ...]
     comparison: Comparison | None
+    allow: str
+    """Allowed paths, as a JSON list."""
+    groups: tuple[FormGroup, ...]
+    presets: tuple[PresetLine, ...]
     targets: tuple[FleetTarget, ...]
+    others: tuple[Choice, ...]
+    """Versions of other profiles, to compare with."""
+    runs: tuple[RunLine, ...]
     rollouts: tuple[RolloutBlock, ...]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.profiles.finding import Finding, Fix, filled
-from app.web.i18n import Gettext
+from app.services.deep_checks import Checkup
+from app.web.i18n import Gettext, Language
 
 
 def findings_json(findings: Iterable[Finding], _: Gettext) -> list[dict[str, Any]]:
@@ -17,6 +18,33 @@ def findings_json(findings: Iterable[Finding], _: Gettext) -> list[dict[str, Any
 def said(sentence: str, values: dict[str, Any], _: Gettext) -> str:
     """A template and the words in it in the reader's language; what is not known there stays English."""
     return filled(_(sentence), {key: _(value) if isinstance(value, str) else value for key, value in values.items()})
+
+
+def depth_summary(told: Checkup, language: Language) -> str:
+    """Who was asked, and the numbers of a dry run; empty for a check of the text alone."""
+    _ = language.gettext
+    if told.interpreter is None:
+        return ""
+    parts = [_("vLLM %(version)s, Python %(python)s, %(platform)s") % _who(told)]
+    parts += [text % {"value": told.numbers[key]} for key, text in number_words(_).items() if key in told.numbers]
+    return " · ".join(parts)
+
+
+def number_words(_: Gettext) -> dict[str, str]:
+    """What the numbers of a dry run are called; templates with `value`."""
+    return {
+        "block_size": _("block of %(value)s tokens"),
+        "kv_cache_groups": _("%(value)s groups"),
+        "kv_tokens": _("%(value)s tokens in VRAM"),
+    }
+
+
+def _who(told: Checkup) -> dict[str, str]:
+    return {
+        "version": str(told.against["engine_version"]),
+        "python": told.versions.get("python", "?"),
+        "platform": str(told.context.platform or "?"),
+    }
 
 
 def _finding(finding: Finding, _: Gettext) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.errors import InvalidInput, NotFound
+from app.errors import NotFound
 from app.services.charts import parse_window
-from app.services.profiles import VersionView
 from app.web import account, planner
 from app.web.alert_page import AlertFacts, alerts_page
 from app.web.contexts import DocsPage
 from app.web.deps import DeckDep
 from app.web.engine_page import engine_page
 from app.web.overview import DEFAULT_WINDOW, OverviewFacts, default_window, overview_page
-from app.web.profile_page import ProfileFacts, new_profile_page, profile_page, profiles_page
+from app.web.profile_facts import Wanted, box_of, profile_facts
+from app.web.profile_page import new_profile_page, profile_page, profiles_page
 from app.web.render import language_of, render, shell
 
 if TYPE_CHECKING:
@@ -68,10 +68,11 @@ async def profiles(request: Request, deck: DeckDep) -> Response:
 
 
 @router.get("/new-profile")
-async def new_profile(request: Request) -> Response:
+async def new_profile(request: Request, deck: DeckDep) -> Response:
     """The editor on an empty sheet."""
-    title = language_of(request).gettext("New profile")
-    return render(request, new_profile_page(shell(request, title, "profiles")))
+    language = language_of(request)
+    title = language.gettext("New profile")
+    return render(request, new_profile_page(shell(request, title, "profiles"), language, await box_of(deck)))
 
 
 @router.get("/profiles/{name}")
@@ -81,9 +82,11 @@ async def profile(
     name: str,
     version: Annotated[int | None, Query(ge=1)] = None,
     compare: Annotated[int | None, Query(ge=1)] = None,
+    other: Annotated[str, Query(alias="with")] = "",
 ) -> Response:
     """One profile: editor, versions, comparison, applying."""
-    facts = await _profile_facts(deck, name, version, compare)
+    wanted = Wanted(name, version, compare, other)
+    facts = await profile_facts(deck, wanted, time.time())
     return render(request, profile_page(shell(request, name, "profiles"), language_of(request), facts))
 
 
@@ -122,29 +125,3 @@ async def _overview_facts(deck: Deck, window: str, fleet: str, now: float) -> Ov
     )
     by_engine = {status.name: number for status, number in zip(known, numbers, strict=True)}
     return OverviewFacts(window, fleet, headline, origin, before, known, by_engine)
-
-
-async def _profile_facts(deck: Deck, name: str, version: int | None, compare: int | None) -> ProfileFacts:
-    versions = await deck.profiles.versions(name)
-    shown = await deck.profiles.version(name, version)
-    if compare == shown.number:
-        raise InvalidInput("Compare two different versions.", path="compare")
-    return ProfileFacts(
-        name=name,
-        versions=versions,
-        shown=shown,
-        compared=None if compare is None else (compare, shown.number),
-        changes=() if compare is None else await deck.profiles.compare(name, compare, shown.number),
-        running=await _running_versions(deck),
-        engines=deck.engines.statuses(),
-        rollouts=await deck.rollouts.list(),
-    )
-
-
-async def _running_versions(deck: Deck) -> dict[str, VersionView]:
-    """The version that each engine runs."""
-    return {
-        engine: await deck.profiles.version(summary.name, number)
-        for summary in await deck.profiles.list()
-        for engine, number in summary.runs_on
-    }

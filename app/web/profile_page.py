@@ -5,30 +5,59 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 from urllib.parse import quote
 
-from app.derive.profile_text import Change, changes
-from app.services.profiles import ProfileSummary, VersionView
+from app.derive.profile_text import Change, as_text, changes
+from app.profiles.context import Box
+from app.profiles.presets import Preset, presets
+from app.services.consequences import Consequence
+from app.services.profiles import ProfileSummary, Run, ValidationView, VersionView
 from app.services.rollouts import RolloutView
 from app.supervisor.status import EngineStatus
-from app.web import words
+from app.web import formats, words
 from app.web.blocks import (
+    CheckLine,
+    Choice,
     Comparison,
     FieldChange,
     FleetTarget,
+    PresetLine,
     ProfileLine,
     RolloutBlock,
     RolloutEngine,
+    RunLine,
     RunsOn,
     Shell,
     VersionLine,
 )
 from app.web.contexts import ProfilePage, ProfilesPage
+from app.web.finding_words import number_words, said
 from app.web.i18n import Gettext, Language
+from app.web.profile_form import form_groups
 
 NEW_HREF = "/new-profile"
 SHOWN_ROLLOUTS = 5
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two versions and what differs."""
+
+    old: VersionView
+    new: VersionView
+    changes: Sequence[Change]
+    consequences: Sequence[Consequence]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, and the shares of the input tokens of its fleet meanwhile, where they are known."""
+
+    run: Run
+    vram: float | None = None
+    host: float | None = None
+    recomputed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -38,12 +67,15 @@ class ProfileFacts:
     name: str
     versions: Sequence[VersionView]
     shown: VersionView
-    compared: tuple[int, int] | None
-    changes: Sequence[Change]
+    compared: Compared | None
     running: dict[str, VersionView]
     """The version that each engine runs, whatever its profile."""
     engines: Sequence[EngineStatus]
     rollouts: Sequence[RolloutView]
+    others: Sequence[VersionView]
+    """The newest version of each other profile."""
+    runs: Sequence[RunFacts]
+    box: Box
 
 
 def profiles_page(shell: Shell, summaries: Sequence[ProfileSummary]) -> ProfilesPage:
@@ -56,8 +88,9 @@ def profiles_page(shell: Shell, summaries: Sequence[ProfileSummary]) -> Profiles
     )
 
 
-def new_profile_page(shell: Shell) -> ProfilePage:
+def new_profile_page(shell: Shell, language: Language, box: Box) -> ProfilePage:
     """The editor on an empty sheet."""
+    _ = language.gettext
     return ProfilePage(
         shell=shell,
         refresh_href=NEW_HREF,
@@ -68,7 +101,12 @@ def new_profile_page(shell: Shell) -> ProfilePage:
         kv_transfer_config="",
         flags="",
         environment="",
+        allow="[]",
+        groups=form_groups(box, _),
+        presets=tuple(_preset_line(preset, _) for preset in presets(box.memory_bytes)),
         versions=(),
+        others=(),
+        runs=(),
         comparison=None,
         targets=(),
         rollouts=(),
@@ -86,21 +124,21 @@ def profile_page(shell: Shell, language: Language, facts: ProfileFacts) -> Profi
         is_new=False,
         shown=shown.number,
         next_number=facts.versions[0].number + 1,
-        kv_transfer_config=pretty(shown.kv_transfer_config),
-        flags=pretty(shown.flags),
-        environment=pretty(shown.environment),
-        versions=tuple(_version_line(version, facts) for version in facts.versions),
-        comparison=_comparison(facts),
+        kv_transfer_config=as_text(shown.kv_transfer_config),
+        flags=as_text(shown.flags),
+        environment=as_text(shown.environment),
+        allow=json.dumps(list(shown.allow), ensure_ascii=False),
+        groups=form_groups(facts.box, _),
+        presets=(),
+        versions=tuple(_version_line(version, facts, _) for version in facts.versions),
+        others=tuple(_other(version) for version in facts.others),
+        runs=tuple(_run_line(run, facts.name, _) for run in facts.runs),
+        comparison=_comparison(facts.compared, _),
         targets=_targets(facts, language),
         rollouts=tuple(
             _rollout_block(rollout, facts.engines, _) for rollout in facts.rollouts if rollout.profile == facts.name
         )[:SHOWN_ROLLOUTS],
     )
-
-
-def pretty(value: dict[str, Any]) -> str:
-    """JSON as it stands in the editor; nothing for an empty object."""
-    return json.dumps(value, ensure_ascii=False, indent=2) if value else ""
 
 
 def field_change(change: Change) -> FieldChange:
@@ -127,7 +165,7 @@ def _profile_line(summary: ProfileSummary) -> ProfileLine:
     )
 
 
-def _version_line(version: VersionView, facts: ProfileFacts) -> VersionLine:
+def _version_line(version: VersionView, facts: ProfileFacts, _: Gettext) -> VersionLine:
     href = _href(facts.name, version.number)
     return VersionLine(
         number=version.number,
@@ -138,14 +176,78 @@ def _version_line(version: VersionView, facts: ProfileFacts) -> VersionLine:
         comment=version.comment,
         runs_on=tuple(_runs_on(engine, version.number) for engine in version.runs_on),
         is_shown=version.number == facts.shown.number,
+        checks=tuple(_check_line(one, _) for one in version.validations),
     )
 
 
-def _comparison(facts: ProfileFacts) -> Comparison | None:
-    if facts.compared is None:
+def _check_line(one: ValidationView, _: Gettext) -> CheckLine:
+    counts = {kind: sum(found["severity"] == kind for found in one.findings) for kind in ("error", "warning")}
+    tone = "failed" if counts["error"] else "warning" if counts["warning"] else "good"
+    labels = {1: _("text"), 2: _("engine"), 3: _("dry run")}
+    return CheckLine(one.at, tone, labels.get(one.depth, str(one.depth)), _against(one, _))
+
+
+def _against(one: ValidationView, _: Gettext) -> str:
+    """Engine, platform and model, then what a dry run told."""
+    told = one.against
+    parts = [_("engine %(version)s") % {"version": told.get("engine_version", "?")}, str(told.get("platform") or "")]
+    parts += [Path(str(told["model"])).name] if told.get("model") else []
+    words_of = number_words(_).items()
+    parts += [text % {"value": one.numbers[key]} for key, text in words_of if one.numbers.get(key) is not None]
+    worst = [said(found["sentence"], found["values"], _) for found in one.findings if found["severity"] == "error"]
+    return " · ".join([*(part for part in parts if part), *worst[:1]])
+
+
+def _other(version: VersionView) -> Choice:
+    return Choice(f"{version.profile}@{version.number}", f"{version.profile} v{version.number}")
+
+
+def _run_line(facts: RunFacts, profile: str, _: Gettext) -> RunLine:
+    run = facts.run
+    shares = ((_("VRAM"), facts.vram), (_("host"), facts.host), (_("recomputed"), facts.recomputed))
+    return RunLine(
+        version=run.version,
+        href=_href(profile, run.version),
+        engine=run.engine,
+        engine_href=f"/engines/{quote(run.engine)}",
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        numbers=", ".join(f"{name} {formats.share(share)}" for name, share in shares if share is not None),
+    )
+
+
+def _preset_line(preset: Preset, _: Gettext) -> PresetLine:
+    content = {"kv_transfer_config": dict(preset.kv_transfer_config), "flags": dict(preset.flags)}
+    return PresetLine(preset.key, _(preset.label), _(preset.sentence), json.dumps(content))
+
+
+def _comparison(compared: Compared | None, _: Gettext) -> Comparison | None:
+    if compared is None:
         return None
-    old, new = facts.compared
-    return Comparison(old, new, tuple(field_change(change) for change in facts.changes))
+    old, new = compared.old, compared.new
+    if old.profile == new.profile:
+        heading = _("From version %(old)s to version %(new)s") % {"old": old.number, "new": new.number}
+    else:
+        names = {"old": f"{old.profile} v{old.number}", "new": f"{new.profile} v{new.number}"}
+        heading = _("From %(old)s to %(new)s") % names
+    means = tuple(_consequence(one, _) for one in compared.consequences)
+    return Comparison(heading, tuple(field_change(change) for change in compared.changes), means)
+
+
+def _consequence(one: Consequence, _: Gettext) -> FieldChange:
+    names = {
+        "host_total": _("Host memory, all ranks"),
+        "token_slots": _("Token slots"),
+        "state_slots": _("State slots"),
+        "tokens_held": _("Tokens held"),
+        "restorable_sessions": _("Sessions restorable"),
+    }
+    old, new = ("" if value is None else _amount(one.name, value) for value in (one.old, one.new))
+    return FieldChange(names[one.name], old, new, is_added=one.old is None, is_removed=one.new is None)
+
+
+def _amount(name: str, value: float) -> str:
+    return str(formats.size(value) if name == "host_total" else formats.count(value))
 
 
 def _targets(facts: ProfileFacts, language: Language) -> tuple[FleetTarget, ...]:

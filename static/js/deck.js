@@ -11,6 +11,6 @@ installActions();
 
 if (document.querySelector("[data-chart]")) import("./charts.js").then((module) => module.start());
 if (document.querySelector("[data-log]")) import("./log.js").then((module) => module.start());
-if (document.querySelector("[data-editor]")) import("./editor.js").then((module) => module.start());
+if (document.querySelector("[data-editor], [data-import]")) import("./editor.js").then((module) => module.start());
 if (document.querySelector("[data-planner]")) import("./planner.js").then((module) => module.start());
 if (document.getElementById("swagger-ui")) import("./docs.js").then((module) => module.start());

@@ -97,7 +97,7 @@ async def test_bad_json_is_told_at_the_field_and_nothing_is_lost(page: Page) -> 
     await page.goto("/profiles/agents")
     broken = '{"max-model-len": 32768,}'
     await page.fill("#flags", broken)
-    finding = page.locator("#flags-findings .finding.error")
+    finding = page.locator("#findings .finding.error")
     await expect(finding).to_contain_text("Line 1, column 25")
     await expect(page.locator("#flags")).to_have_attribute("aria-invalid", "true")
     await page.fill("#comment", "A try.")
@@ -105,7 +105,7 @@ async def test_bad_json_is_told_at_the_field_and_nothing_is_lost(page: Page) -> 
     await expect(page.locator("#editor .form-answer")).to_have_text("Not saved: correct what is marked above.")
     await expect(page.locator("#flags")).to_have_value(broken)
     await expect(page.locator("#comment")).to_have_value("A try.")
-    await finding.locator("button").click()
+    await finding.locator("[data-goto]").click()
     assert await page.evaluate("document.getElementById('flags').selectionStart") == 24
 
 
@@ -115,7 +115,7 @@ async def test_nothing_typed_is_lost_when_the_deck_is_away(page: Page, served: S
     await page.fill("#flags", '{"max-model-len": 4096}')
     await page.route("**/api/v1/profiles/**", lambda route: route.abort())
     await page.click("#editor [type=submit]")
-    await expect(page.locator("#editor .form-answer")).to_contain_text("The deck does not answer")
+    await expect(page.locator("#editor .form-answer").last).to_contain_text("The deck does not answer")
     await expect(page.locator("#flags")).to_have_value('{"max-model-len": 4096}')
     served.complaints.clear()  # the browser notes the refused request
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -28,6 +29,8 @@ from app.deck import Deck
 from app.errors import NotFound
 from app.events import Event, Events
 from app.services.alerts import Alerts
+from app.services.deep_checks import DeepChecks
+from app.services.engine_probe import EngineProbe
 from app.services.planning import Planning
 from app.services.profiles import Draft, Profiles
 from app.services.rollouts import Rollouts
@@ -44,6 +47,8 @@ from tests.fakes.fake_charts import FakeCharts
 
 TOKEN = "let-me-in"
 SCENARIOS = ("busy", "pressed", "empty", "idle", "starting", "down", "none")
+#: What stands in for `-m engine.probe`.
+PROBE = (str(Path(__file__).with_name("fake_probe.py")),)
 CONFIG = """{
   "kv_connector": "OffloadingConnector",
   "kv_role": "kv_both",
@@ -211,7 +216,9 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     database, events = Database(settings.resolved_database_url), Events()
     engines = FakeEngines(database, events, scenario, step_seconds)
     delivery = DeliveryLoop(database, events)
-    profiles = Profiles(database, events, Surroundings(database))
+    probe = EngineProbe(settings.data_dir / "probes", entry=PROBE)
+    surroundings = Surroundings(database, probe.known)
+    profiles = Profiles(database, events, surroundings)
     deck = Deck(
         settings=settings,
         database=database,
@@ -219,6 +226,7 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
         signin=SignIn(settings),
         engines=cast(Any, engines),
         profiles=profiles,
+        deep_checks=DeepChecks(profiles, surroundings, probe),
         planning=Planning(database, profiles, cast(Any, engines)),
         rollouts=Rollouts(database, events, cast(Any, engines), profiles),
         charts=cast(Any, FakeCharts(scenario)),
@@ -268,7 +276,7 @@ async def _seed(database: Database, scenario: str) -> None:
             engine="main-1",
             model="/models/qwen",
             served_model_name="qwen",
-            interpreter="python",
+            interpreter=sys.executable,
             port=8710,
             profile="agents",
             comment="Made on the first run.",

@@ -11,14 +11,18 @@ from pydantic import BaseModel, Field
 
 from app.errors import InvalidInput
 from app.profiles.context import Version
+from app.profiles.presets import presets
 from app.services.profiles import Draft, VersionView
 from app.web.deps import DeckDep
-from app.web.finding_words import findings_json
+from app.web.finding_words import depth_summary, findings_json
+from app.web.profile_facts import box_of
 from app.web.render import language_of
 
 router = APIRouter(prefix="/api/v1/profiles", tags=["profiles"])
 
 JsonText = str | dict[str, Any]
+Depth = Annotated[int, Field(ge=1, le=3)]
+DEPTH_FIELD = Field(1, description="1: the text alone. 2: also the engine's interpreter. 3: also a dry run. Seconds.")
 AUTHOR = "admin"
 
 
@@ -44,6 +48,14 @@ class CheckBody(DraftBody):
     """A draft, and how deeply to look."""
 
     engine_version: str | None = Field(None, description='Check for this engine, e.g. "0.32"; else for the fleet\'s.')
+    depth: Depth = DEPTH_FIELD
+
+
+class DepthBody(BaseModel):
+    """How deeply to look at a version."""
+
+    depth: Depth = DEPTH_FIELD
+    fleet: str | None = Field(None, description="The fleet whose engine is asked; not needed when there is only one.")
 
 
 class VersionBody(DraftBody):
@@ -80,10 +92,11 @@ async def validate(body: CheckBody, deck: DeckDep, request: Request) -> dict[str
     `host_memory` tells for each connector what a rank takes and what the whole machine gives.
     """
     version = _version(body.engine_version)
-    checked = await deck.profiles.validate(body.draft(), body.fleet or None, version)
+    told = await deck.deep_checks.validate(body.draft(), body.depth, body.fleet or None, version)
+    checked, language = told.checked, language_of(request)
     return {
         "valid": checked.is_valid,
-        "findings": findings_json(checked.findings, language_of(request).gettext),
+        "findings": findings_json(checked.findings, language.gettext),
         "host_memory": [one.as_json() for one in checked.host_memory],
         "host_total_bytes": sum(one.total_bytes for one in checked.host_memory),
         "profile": {
@@ -94,7 +107,23 @@ async def validate(body: CheckBody, deck: DeckDep, request: Request) -> dict[str
         }
         if checked.is_read
         else None,
+        "against": told.against,
+        "depth": {
+            "depth": told.depth,
+            "steps": list(told.steps),
+            "numbers": dict(told.numbers),
+            "summary": depth_summary(told, language),
+        },
     }
+
+
+@router.get("/presets")
+async def list_presets(deck: DeckDep, request: Request) -> dict[str, Any]:
+    """Profiles that ship, each with the sentence when to use it."""
+    language = language_of(request)
+    found = presets((await box_of(deck)).memory_bytes)
+    said = [{"label": language.gettext(one.label), "sentence": language.gettext(one.sentence)} for one in found]
+    return {"presets": [{**asdict(one), **words} for one, words in zip(found, said, strict=True)]}
 
 
 @router.get("/compare")
@@ -150,6 +179,13 @@ async def export(name: str, number: int, deck: DeckDep, response: Response) -> d
 async def command(name: str, number: int, deck: DeckDep, fleet: str | None = None) -> dict[str, Any]:
     """The start of a fleet's engine with this version, as one line that survives a shell."""
     return {"command": await deck.profiles.shell_command(name, number, fleet or None)}
+
+
+@router.post("/{name}/versions/{number}/validate")
+async def validate_version(name: str, number: int, body: DepthBody, deck: DeckDep) -> dict[str, Any]:
+    """Check a saved version and keep what was said beside it, with the numbers of a dry run."""
+    version = await deck.profiles.version(name, number)
+    return _json(await deck.deep_checks.validate_version(version, body.depth, body.fleet or None))
 
 
 @router.post("/{name}/versions/{number}/clone", status_code=201)
