@@ -189,6 +189,7 @@ class VersionLine:
     comment: str
     runs_on: tuple[RunsOn, ...]
     is_shown: bool
+    checks: tuple[CheckLine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,6 @@ class FieldChange:
     old: str
     new: str
     is_added: bool
-    checks: tuple[CheckLine, ...] = ()
     is_removed: bool
 
 
@@ -209,16 +209,6 @@ class Comparison:
 
     heading: str
     changes: tuple[FieldChange, ...]
-
-
-@dataclass(frozen=True)
-class FleetTarget:
-    """A fleet that a version can be applied to, with what that would do."""
-
-    fleet: str
-    label: str
-    engines: tuple[str, ...]
-    runs: str
     consequences: tuple[FieldChange, ...] = ()
     """What the change means in tokens, sessions and bytes."""
 
@@ -278,6 +268,16 @@ class CheckLine:
     tone: str
     label: str
     text: str
+
+
+@dataclass(frozen=True)
+class FleetTarget:
+    """A fleet that a version can be applied to, with what that would do."""
+
+    fleet: str
+    label: str
+    engines: tuple[str, ...]
+    runs: str
     is_on_it: bool
     changes: tuple[FieldChange, ...]
     what_happens: str

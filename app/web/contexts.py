@@ -19,14 +19,14 @@ from app.web.blocks import (
     Fact,
     FleetTarget,
     FlipLine,
-    Move,
     FormGroup,
-    ProfileLine,
+    Move,
     PresetLine,
+    ProfileLine,
     RolloutBlock,
     RuleForm,
-    Sentence,
     RunLine,
+    Sentence,
     Share,
     Shell,
     StateBadge,
@@ -136,16 +136,16 @@ class ProfilePage(Page):
     kv_transfer_config: str
     flags: str
     environment: str
-    versions: tuple[VersionLine, ...]
-    comparison: Comparison | None
     allow: str
     """Allowed paths, as a JSON list."""
     groups: tuple[FormGroup, ...]
     presets: tuple[PresetLine, ...]
-    targets: tuple[FleetTarget, ...]
+    versions: tuple[VersionLine, ...]
     others: tuple[Choice, ...]
     """Versions of other profiles, to compare with."""
     runs: tuple[RunLine, ...]
+    comparison: Comparison | None
+    targets: tuple[FleetTarget, ...]
     rollouts: tuple[RolloutBlock, ...]
 
 
