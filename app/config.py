@@ -31,7 +31,9 @@ class Settings(BaseSettings):
     prometheus_url: str | None = Field(None, description="An existing Prometheus to read history from.")
     engine_python: Path = Field(Path(sys.executable), description="Interpreter that starts the engines.")
     model: str | None = Field(None, description="Model path or name. Default: the demo model, built on the first run.")
-    engine_port: int = Field(8710, ge=1, le=65535, description="First port tried for an engine.")
+    engine_port: int = Field(
+        8710, ge=1, le=65535, description="Port of the engine; taken over at its next start while there is one engine."
+    )
     engines_outlive_deck: bool = Field(
         True, description="Leave engines running when the deck stops. Off in the foreground (`make run`)."
     )

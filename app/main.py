@@ -101,7 +101,7 @@ async def _seed(deck: Deck) -> None:
     first = await first_fleet(deck.settings)
     async with deck.database.begin() as session:
         if not await fleets.seed(session, first, time.time()):
-            await fleets.follow_settings(session, first.model, first.served_model_name, first.interpreter)
+            await fleets.follow_settings(session, first)
 
 
 def _make_private(directory: Path) -> None:

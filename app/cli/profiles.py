@@ -113,7 +113,7 @@ def _list(client: DeckClient, json_output: bool) -> None:
 
 
 def _runs_on(profile: dict[str, Any]) -> str:
-    return ", ".join(profile["runs_on"])
+    return ", ".join(f"{engine} v{number}" for engine, number in profile["runs_on"])
 
 
 def _sentence(finding: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -14,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
 
 from app.cli.client import base_url
 from app.config import Settings
-from app.errors import Conflict
+from app.errors import Conflict, InvalidInput
 from app.services.signin import admin_token, admin_token_path
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def serve(settings: Settings, *, as_json: bool) -> None:
     """Serve until told to end. Raises Conflict when the port or the data directory is taken."""
     with _bound(settings) as listener, _only_deck(settings.data_dir):
         settings = settings.model_copy(update={"port": listener.getsockname()[1]})
+        _check_database(settings)
         _log_lines()
         from app.main import create_app  # a second of imports, after what can be refused was refused
 
@@ -131,7 +133,7 @@ async def welcome_of(app: FastAPI, settings: Settings) -> dict[str, Any]:
         "token": admin_token(settings) if kept else None,
         "token_from": str(admin_token_path(settings)) if kept else "TIERDECK_ADMIN_TOKEN",
         "curl": curl_line(settings, served[0]) if served else None,
-        "next": "tierdeck demo-traffic",
+        "next": f"{_variables(settings)}.venv/bin/tierdeck demo-traffic",
         "pid": os.getpid(),
     }
 
@@ -142,6 +144,14 @@ def curl_line(settings: Settings, model: str) -> str:
     quoted = body.replace("'", "'\\''")
     sign_in = "" if settings.is_loopback else ' -H "Authorization: Bearer $(.venv/bin/tierdeck token)"'
     return f"curl {base_url(settings)}/v1/completions -H 'Content-Type: application/json'{sign_in} -d '{quoted}'"
+
+
+def _variables(settings: Settings) -> str:
+    """What a second terminal must be told to find this deck, where it is not the default one."""
+    usual = Settings.model_fields
+    asked = {"host": settings.host, "port": settings.port, "data_dir": settings.data_dir}
+    differing = {name: value for name, value in asked.items() if value != usual[name].default}
+    return "".join(f"TIERDECK_{name.upper()}={shlex.quote(str(value))} " for name, value in differing.items())
 
 
 def banner(welcome: dict[str, Any]) -> str:
@@ -155,7 +165,7 @@ def banner(welcome: dict[str, Any]) -> str:
     ]
     if welcome["curl"]:
         lines += ["  try       (it waits until the engine is ready)", f"            {welcome['curl']}"]
-    lines += [f"  then      .venv/bin/{welcome['next']}", "  stop      Ctrl-C", ""]
+    lines += [f"  then      {welcome['next']}", "  stop      Ctrl-C", ""]
     return "\n".join(lines)
 
 
@@ -190,16 +200,39 @@ def _is_a_deck(settings: Settings) -> bool:
     return False
 
 
+def _lock_file(data_dir: Path) -> IO[str]:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return (data_dir / "deck.lock").open("a+")
+    except OSError as error:
+        raise InvalidInput(
+            f"The data directory {data_dir} cannot be used: {error.strerror}. Name one that can be written to.",
+            path="TIERDECK_DATA_DIR",
+        ) from error
+
+
 @contextmanager
 def _only_deck(data_dir: Path) -> Iterator[None]:
     """One deck for each data directory: two would both supervise the same engines."""
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (data_dir / "deck.lock").open("a+") as lock:
+    with _lock_file(data_dir) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Conflict(f"Another deck already uses {data_dir}.", code="data_dir_in_use") from error
         yield
+
+
+def _check_database(settings: Settings) -> None:
+    from app.store.database import Database
+
+    async def check() -> None:
+        database = Database(settings.resolved_database_url)
+        try:
+            await database.check()
+        finally:
+            await database.close()
+
+    asyncio.run(check())
 
 
 def _log_lines() -> None:

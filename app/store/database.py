@@ -13,9 +13,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.config import PROJECT_ROOT
+from app.errors import InvalidInput
+
+#: Where the operator writes the URL; errors name it.
+URL_VARIABLE = "TIERDECK_DATABASE_URL"
 
 # aiosqlite prints every value of every statement at DEBUG; some of them are secrets
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
@@ -26,7 +31,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.engine: AsyncEngine = create_async_engine(url, hide_parameters=True)  # errors must not print secrets
+        self.engine = _create_engine(url)
         if self.engine.dialect.name == "sqlite":
             event.listen(self.engine.sync_engine, "connect", _set_sqlite_pragmas)
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
@@ -43,6 +48,16 @@ class Database:
         async with self._sessions.begin() as session:
             yield session
 
+    async def check(self) -> None:
+        """Connect once. Raises InvalidInput with the reason when that is not possible."""
+        _make_parent_directory(self.url)
+        try:
+            async with self.engine.connect():
+                return
+        except Exception as error:  # each driver has errors of its own; whatever it was is told
+            why = str(error).splitlines()[0].rstrip(".") or type(error).__name__
+            raise InvalidInput(f"The database cannot be reached: {why}.", path=URL_VARIABLE) from error
+
     async def migrate(self) -> None:
         """Bring the schema to the newest revision; rows stay."""
         _make_parent_directory(self.url)
@@ -51,6 +66,17 @@ class Database:
     async def close(self) -> None:
         """Close every connection."""
         await self.engine.dispose()
+
+
+def _create_engine(url: str) -> AsyncEngine:
+    try:
+        return create_async_engine(url, hide_parameters=True)  # errors must not print secrets
+    except (ArgumentError, ImportError, InvalidRequestError) as error:
+        raise InvalidInput(
+            "Write a URL such as sqlite+aiosqlite:////var/lib/tierdeck/tierdeck.db "
+            "or postgresql+asyncpg://user:password@host/database.",
+            path=URL_VARIABLE,
+        ) from error
 
 
 def alembic_config(url: str) -> Config:

@@ -66,7 +66,11 @@ def check_listener(port: int, own: Set[int]) -> Fault | None:
 def _port_in_use(port: int, listeners: Mapping[int, str]) -> Fault:
     who = ", ".join(f"pid {pid}, {name}" for pid, name in listeners.items())
     by = f"another program ({who})" if who else "another program"
-    return Fault("port_in_use", f"Port {port} is in use by {by}; choose another port or stop it.", fatal=True)
+    return Fault(
+        "port_in_use",
+        f"Port {port} is in use by {by}; stop it, or set TIERDECK_ENGINE_PORT to a free port.",
+        fatal=True,
+    )
 
 
 def _listeners(port: int) -> dict[int, str]:

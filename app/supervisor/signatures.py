@@ -65,6 +65,18 @@ SIGNATURES: tuple[Signature, ...] = (
         fatal=False,  # memory of an engine that just ended comes back after a while
     ),
     Signature(
+        "worker_died",
+        re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<exit>-?\d+)\)"),
+        _says("Its worker process {name} died (exit code {exit})."),
+        fatal=False,
+    ),
+    Signature(
+        "core_died",
+        re.compile(r"engine core exited unexpectedly"),
+        _says("Its engine core process died."),
+        fatal=False,
+    ),
+    Signature(
         "unsupported_architecture",
         re.compile(r"Model architectures (?P<names>\[.*?\]) are not supported"),
         _says("The engine does not support this model's architecture {names}."),
@@ -172,6 +184,7 @@ _HINTS = (
     "Errno",
     "does not exist",
     "No module named",
+    "unexpectedly",
 )
 
 #: The front end's word for "some process of mine failed": true, and no explanation.

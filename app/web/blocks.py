@@ -62,6 +62,16 @@ class Sentence:
 
 
 @dataclass(frozen=True)
+class FiringAlert:
+    """An alert that fires now, told under the sentence."""
+
+    rule: str
+    fleet: str
+    sentence: str
+    since: float | None
+
+
+@dataclass(frozen=True)
 class Tile:
     """A number beside what it was in the window before. `key` is the meaning that colours it."""
 

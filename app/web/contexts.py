@@ -17,6 +17,7 @@ from app.web.blocks import (
     EngineAction,
     EngineLine,
     Fact,
+    FiringAlert,
     FleetTarget,
     FlipLine,
     FormGroup,
@@ -81,6 +82,7 @@ class OverviewPage(Page):
     fleets: tuple[Choice, ...]
     fleet: str
     sentence: Sentence
+    alerts: tuple[FiringAlert, ...]
     tiles: tuple[Tile, ...]
     shares: tuple[Share, ...]
     origin_reason: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 
 if TYPE_CHECKING:
     from app.deck import Deck
@@ -18,3 +18,6 @@ def get_deck(request: Request) -> Deck:
 
 
 DeckDep = Annotated[Deck, Depends(get_deck)]
+
+#: The id of a row: what a 32-bit key column can hold.
+Id = Annotated[int, Path(ge=1, le=2**31 - 1)]

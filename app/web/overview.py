@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from app.derive.headline import Headline
+from app.services.alerts import AlertView
 from app.services.charts import CHARTS, EngineNumbers, TokenOrigin
 from app.supervisor.states import ALIVE
 from app.supervisor.status import EngineStatus
 from app.web import formats, words
-from app.web.blocks import ChartBlock, Choice, EngineLine, Share, Shell, Tile
+from app.web.blocks import ChartBlock, Choice, EngineLine, FiringAlert, Share, Shell, Tile
 from app.web.contexts import OverviewPage
 from app.web.i18n import Gettext, Language
 
@@ -33,6 +34,7 @@ class OverviewFacts:
     before: TokenOrigin
     engines: Sequence[EngineStatus]
     numbers: Mapping[str, EngineNumbers]
+    alerts: Sequence[AlertView] = ()
 
 
 def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> OverviewPage:
@@ -47,11 +49,20 @@ def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> Ove
         fleets=_fleet_choices(facts, _),
         fleet=facts.fleet,
         sentence=words.sentence(facts.headline, language, _engine_href(_troubled(shown))),
+        alerts=_firing(facts),
         tiles=_tiles(facts.origin, facts.before, _),
         shares=_shares(facts.origin, _),
         origin_reason=_origin_reason(facts.origin, _),
         charts=chart_blocks(_),
         engines=tuple(_engine_line(engine, facts.numbers.get(engine.name), shell.now, _) for engine in shown),
+    )
+
+
+def _firing(facts: OverviewFacts) -> tuple[FiringAlert, ...]:
+    return tuple(
+        FiringAlert(alert.rule, alert.fleet, alert.sentence, alert.since)
+        for alert in facts.alerts
+        if alert.state == "firing" and facts.fleet in {"", alert.fleet}
     )
 
 

@@ -117,11 +117,12 @@ async def _overview_facts(deck: Deck, window: str, fleet: str, now: float) -> Ov
     if fleet and fleet not in {status.fleet for status in known}:
         raise NotFound(f"There is no fleet named {fleet!r}.", path="fleet")
     wanted = fleet or None
-    headline, origin, before, numbers = await asyncio.gather(
+    headline, origin, before, alerts, numbers = await asyncio.gather(
         deck.charts.headline(seconds, now, wanted),
         deck.charts.token_origin(seconds, now, wanted),
         deck.charts.token_origin(seconds, now - seconds, wanted),
+        deck.alerts.alerts(wanted),
         asyncio.gather(*(deck.charts.latest(status.name, now) for status in known)),
     )
     by_engine = {status.name: number for status, number in zip(known, numbers, strict=True)}
-    return OverviewFacts(window, fleet, headline, origin, before, known, by_engine)
+    return OverviewFacts(window, fleet, headline, origin, before, known, by_engine, alerts)

@@ -143,7 +143,7 @@ class Chart {
     });
     const time = Object.assign(document.createElement("span"), { className: "at" });
     const mark = this.index === null ? null : nearMark(this.data, at);
-    time.textContent = mark ? `${clock(mark.at)} ${mark.text}` : this.index === null ? t("now") : clock(this.data.at[at]);
+    time.textContent = mark ? `${clock(mark.at)} ${mark.text}` : this.index === null ? whenNewest(this.data, at) : clock(this.data.at[at]);
     this.legend.replaceChildren(...entries, time);
   }
 
@@ -184,6 +184,13 @@ function newest(data) {
     if (data.lines.some((line) => line.values[index] !== null)) return index;
   }
   return data.at.length - 1;
+}
+
+/** The newest values may be of now, of a stretch that ends now, or of a while ago. */
+function whenNewest(data, index) {
+  if (data.to - data.at[index] > 2 * data.step_seconds) return clock(data.at[index]);
+  const stretch = Math.max(data.smoothed_seconds, data.step_seconds);
+  return stretch > 10 ? t("last %(time)s", { time: inUnit(stretch, "seconds") }) : t("now");
 }
 
 function nearMark(data, index) {

@@ -70,9 +70,13 @@ function drawMarks(u, marks) {
   ctx.strokeStyle = ctx.fillStyle = colour("ink-2");
   ctx.lineWidth = devicePixelRatio;
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-  for (const mark of marks) {
+  // Marks that stand closer than this are one: a row of restarts must not hide the lines.
+  const apart = 12 * devicePixelRatio;
+  let previous = -Infinity;
+  for (const mark of [...marks].sort((one, other) => one.at - other.at)) {
     const x = Math.round(u.valToPos(mark.at, "x", true));
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    if (x < bbox.left || x > bbox.left + bbox.width || x - previous < apart) continue;
+    previous = x;
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);

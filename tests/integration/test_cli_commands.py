@@ -75,6 +75,7 @@ def test_the_log_is_printed(at: Home) -> None:
 def test_profiles_are_listed_shown_and_checked(at: Home) -> None:
     """From standard input too; broken JSON is told with its place, and ends with status 1."""
     (profile,) = at.answer("profile", "show")["profiles"]
+    assert "main-1 v1" in at.run("profile", "show").stdout
     shown = at.answer("profile", "show", profile["name"])
     assert shown["number"] == 1 and shown["kv_transfer_config"]
     assert at.answer("profile", "validate", "-", stdin=PROFILE)["valid"] is True

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli_rig import Home, RunningDeck, deck, engines_of, home
-from tests.integration.supervisor_rig import port_is_open
+from tests.integration.supervisor_rig import free_port, port_is_open
 
 
 @pytest.fixture
@@ -116,6 +116,35 @@ def test_a_port_in_use_is_one_sentence(at: Home) -> None:
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and f"127.0.0.1:{at.port}" in done.stderr and "TIERDECK_PORT" in done.stderr
     assert not engines_of(at)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("TIERDECK_DATABASE_URL", "foo://x", "postgresql+asyncpg://"),
+        ("TIERDECK_DATABASE_URL", "postgresql+asyncpg://a:secret@127.0.0.1:1/x", "cannot be reached"),
+        ("TIERDECK_DATA_DIR", "/proc/nowhere", "/proc/nowhere"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_one_sentence(at: Home, variable: str, value: str, words: str) -> None:
+    """It says what to write instead of a traceback, and no secret of it."""
+    at.environment[variable] = value
+    done = at.run("up")
+    assert done.returncode == 1
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+
+
+def test_the_engine_takes_over_a_changed_port(at: Home) -> None:
+    """A port that turned out to be taken is changed by its setting; the next start uses it."""
+    for port in (at.engine_port, free_port()):
+        at.environment["TIERDECK_ENGINE_PORT"] = str(port)
+        with deck(at) as running:
+            until_ready(running)
+            (engine,) = at.answer("status")["engines"]
+            assert engine["port"] == port
+            running.send(signal.SIGINT)
+            assert running.wait() == 0
 
 
 def test_a_second_deck_is_refused(at: Home) -> None:

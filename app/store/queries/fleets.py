@@ -75,13 +75,18 @@ async def seed(session: AsyncSession, first: FirstFleet, now: float) -> bool:
     return True
 
 
-async def follow_settings(session: AsyncSession, model: str, served_model_name: str, interpreter: str) -> None:
-    """Point the only fleet at the model and interpreter of the settings.
+async def follow_settings(session: AsyncSession, first: FirstFleet) -> None:
+    """Point the only fleet, and its only engine, at the model, interpreter and port of the settings.
 
-    With one fleet, the environment is where the operator sets them; a deck restarted with another
-    model must serve that one. With more fleets, the database alone says.
+    With one engine, the environment is where the operator sets them; a deck started anew with another
+    model must serve that one. With more, the database alone says. An engine that may still run keeps
+    its port, or it could not be found again.
     """
-    fleets = await all_fleets(session)
-    if len(fleets) == 1:
-        fleets[0].model, fleets[0].served_model_name = model, served_model_name
-        fleets[0].interpreter = interpreter
+    known = await all_fleets(session)
+    if len(known) != 1:
+        return
+    known[0].model, known[0].served_model_name = first.model, first.served_model_name
+    known[0].interpreter = first.interpreter
+    engines = (await session.scalars(select(EngineRow).where(EngineRow.fleet_id == known[0].id))).all()
+    if len(engines) == 1 and engines[0].pid is None:
+        engines[0].port = first.port

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from app.services.alerts import WebhookDraft
-from app.web.deps import DeckDep
+from app.web.deps import DeckDep, Id
 
 router = APIRouter(prefix="/api/v1", tags=["alerts"])
 
 Limit = Annotated[int, Query(ge=1, le=500, description="How many, newest first.")]
-Id = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 class RuleBody(BaseModel):

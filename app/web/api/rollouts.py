@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from app.web.deps import DeckDep
+from app.web.deps import DeckDep, Id
 
 router = APIRouter(prefix="/api/v1/rollouts", tags=["rollouts"])
 
@@ -18,7 +18,7 @@ class RolloutBody(BaseModel):
 
     fleet: str
     profile: str
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, le=2**31 - 1)
     strategy: str = "in_place"
 
 
@@ -29,7 +29,7 @@ async def list_rollouts(deck: DeckDep) -> dict[str, Any]:
 
 
 @router.get("/{rollout_id}")
-async def get(rollout_id: int, deck: DeckDep) -> dict[str, Any]:
+async def get(rollout_id: Id, deck: DeckDep) -> dict[str, Any]:
     """One rollout."""
     return asdict(await deck.rollouts.get(rollout_id))
 

@@ -17,6 +17,18 @@ FREE = (
 )
 CASES = [
     ([KV], "kv_memory", True, ["262144", "4.02", "0.06", "4096"]),
+    (
+        ["(APIServer pid=1) WARNING 11-30 [core_client.py:1] [shutdown] MPClient: engine core exited unexpectedly; st"],
+        "core_died",
+        False,
+        [],
+    ),
+    (
+        ["(EngineCore pid=2) ERROR 11-30 [x.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shut"],
+        "worker_died",
+        False,
+        ["VllmWorker-0", "-9"],
+    ),
     (["ValueError: No available memory for the cache blocks. Try increasing"], "kv_memory", True, []),
     ([FREE], "device_memory_busy", False, ["0.41", "79.1", "71.2", "cuda:0"]),
     (

@@ -181,6 +181,15 @@ async def test_webhook_secrets_are_not_in_the_page(tmp_path: Path) -> None:
         assert "HUSH" not in text
 
 
+async def test_a_firing_alert_stands_on_the_overview(tmp_path: Path) -> None:
+    """Whoever opens the deck sees it under the sentence; with none firing there is no such list."""
+    async with running(fake_deck.build(tmp_path, "pressed")) as client:
+        page = (await client.get("/", headers=BEARER | HTML)).text
+        assert "Host hits serve only 0.9 % of the input tokens" in page
+    async with running(fake_deck.build(tmp_path / "calm", "idle")) as client:
+        assert 'class="firing"' not in (await client.get("/", headers=BEARER | HTML)).text
+
+
 async def test_static_files_may_be_kept_only_under_their_digest(tmp_path: Path) -> None:
     """A changed file has another address; the plain address is asked for again each time."""
     async with running(fake_deck.build(tmp_path)) as client:

@@ -90,3 +90,13 @@ async def test_guessing_is_slowed_down(tmp_path: Path) -> None:
     assert 0 < refused.value.retry_after_seconds <= 60
     assert signin.attempt("right", "10.0.0.7", NOW + 20)
     assert signin.attempt("right", "10.0.0.9", NOW + 61)
+
+
+async def test_a_stale_token_on_this_machine_locks_nobody_out(tmp_path: Path) -> None:
+    """All programs of the machine share an address: the right token is taken there, wrong ones still wait."""
+    signin = await opened(tmp_path)
+    for second in range(FAILURES_ALLOWED):
+        assert not signin.attempt("stale", "127.0.0.1", NOW + second)
+    assert signin.attempt("right", "127.0.0.1", NOW + 20)
+    with pytest.raises(TooManyAttempts):
+        signin.attempt("stale", "127.0.0.1", NOW + 21)
