@@ -1,6 +1,6 @@
 """Replay a trace through the connector's real manager, beside a model of the device's cache.
 
-`python -m benchmarks.replay TRACE --layout LAYOUT.json --host-bytes N --policy lru|value|hyper` prints how
+`python -m benchmarks.replay TRACE --layout LAYOUT.json --host-bytes N --policy lru|arc|value|hyper` prints how
 much of the input came from VRAM, from the host and was computed, and what the bookkeeping took.
 """
 
@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from benchmarks.trace import Trace, read_trace
 from benchmarks.vram_model import Layout, Prompt, prompts, saved_seconds
-from engine.sizing import DEFAULT_REFERENCE_TOKENS, plan_slots
+from engine.config import ARENA_POLICIES, EVICTION_POLICIES
+from engine.page_arena import page_bytes
+from engine.sizing import DEFAULT_REFERENCE_TOKENS, SlotPlan, plan_slots
 
-POLICIES: Final = ("lru", "value", "hyper")
 TOKEN_GROUP: Final = 0
 
 
@@ -126,6 +127,10 @@ def host_layout(layout: Layout, setup: Setup) -> Any:
         for number in range(1, layout.state_groups + 1)
     ]
     state_bytes = layout.state_bytes if layout.state_groups else 0
+    if setup.policy in ARENA_POLICIES:
+        page = page_bytes(layout.token_block_bytes, state_bytes)
+        pages = setup.host_bytes // layout.world_size // page
+        return HostLayout(tuple(groups), 1, layout.token_block_bytes, state_bytes, SlotPlan(0, 0), pages, page)
     plan = plan_slots(
         setup.host_bytes,
         layout.world_size,
@@ -144,10 +149,9 @@ def build_manager(layout: Layout, setup: Setup, clock: Callable[[], float]) -> A
     from engine.value_manager import ValueManager
 
     found = host_layout(layout, setup)
-    if setup.policy == "lru":
-        return TierManager(found, layout.world_size, setup.demote, clock=clock)
-    worker_bytes = setup.host_bytes // layout.world_size
-    return ValueManager(found, worker_bytes, setup.policy, layout.world_size, setup.demote, clock=clock)
+    if setup.policy not in ARENA_POLICIES:
+        return TierManager(found, layout.world_size, setup.demote, clock=clock, policy=setup.policy)
+    return ValueManager(found, setup.policy, layout.world_size, setup.demote, clock=clock)
 
 
 class Scheduler:
@@ -265,7 +269,7 @@ def main() -> int:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--layout", type=Path, required=True)
     parser.add_argument("--host-bytes", type=int, required=True, help="over all workers")
-    parser.add_argument("--policy", choices=POLICIES, required=True)
+    parser.add_argument("--policy", choices=EVICTION_POLICIES, required=True)
     parser.add_argument("--reference-tokens", type=int)
     parser.add_argument("--no-demote", action="store_true")
     parser.add_argument("--json", action="store_true")

@@ -59,6 +59,11 @@ class Arena:
         address = 0 if memory is None else int(memory.ctypes.data)
         return Region(address, self._layout.slot_bytes(pool), self._layout.slots(pool))
 
+    @property
+    def address(self) -> int:
+        """Where one arena for both pools begins."""
+        return int(self._memory["token"].ctypes.data)
+
     def begin_writing(self) -> None:
         """Must be called before a slot is written."""
         if self._share is not None:
@@ -115,5 +120,7 @@ def _available_bytes(meminfo: Path, limit: Path) -> int | None:
 
 
 def _pool_bytes(layout: HostLayout, pool: PoolName) -> int:
-    """In whole pages."""
+    """In whole pages. One arena for both pools is the first one's."""
+    if layout.pages:
+        return layout.worker_bytes if pool == "token" else 0
     return -(-layout.slots(pool) * layout.slot_bytes(pool) // PAGE_BYTES) * PAGE_BYTES

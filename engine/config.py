@@ -13,8 +13,10 @@ from typing import Any, Final, get_args, get_type_hints
 
 SPEC_NAME: Final = "TieringOffloadingSpec"
 DEFAULT_REFERENCE_TOKENS: Final = 65_536
-EVICTION_POLICIES: Final = ("lru", "arc")
-PLANNED_POLICIES: Final = ("value", "hyper")
+#: A fixed split into token slots and state slots, and one arena for both.
+SPLIT_POLICIES: Final = ("lru", "arc")
+ARENA_POLICIES: Final = ("value", "hyper")
+EVICTION_POLICIES: Final = (*SPLIT_POLICIES, *ARENA_POLICIES)
 _CHOICE: Final = " or ".join(f'"{name}"' for name in EVICTION_POLICIES)
 MAX_TRANSFER_THREADS: Final = 64
 
@@ -49,17 +51,26 @@ class TierConfig:
     spec_module_path: str | None = _documented(
         None, "`engine.spec`, or left out; only looked at when the name is not registered."
     )
-    eviction_policy: str = _documented("lru", "Who goes first when a pool is full: `lru` or `arc`.")
+    eviction_policy: str = _documented(
+        "value",
+        "Who goes first when the memory is full. `value` and `hyper`: one arena, no split; `lru` and `arc`: a fixed "
+        "split into token slots and state slots. Default `value`; `lru` where a key is given that only a split serves.",
+    )
     demote_superseded_states: bool = _documented(
-        True, "Of a finished request, all states but the newest three boundaries become the first victims."
+        True,
+        "With `lru` and `arc`: of a finished request, all states but the newest three boundaries become the first "
+        "victims. With `value` and `hyper`: every state that its session has passed.",
     )
     mamba_state_slots_reference_tokens: int | None = _documented(
         None,
         f"Length of a typical session; decides the split into token slots and state slots. "
-        f"Default {DEFAULT_REFERENCE_TOKENS}; not used where the engine keeps a state at every block.",
+        f"Default {DEFAULT_REFERENCE_TOKENS}; not used where the engine keeps a state at every block, nor by `value` "
+        "and `hyper`.",
     )
     store_threshold: int = _documented(
-        1, "A block or state is stored when it is offered for the n-th time. 1 stores everything."
+        1,
+        "A block or state is stored when it is offered for the n-th time. 1 stores everything; more only with `lru` "
+        "and `arc`.",
     )
     blocks_per_chunk: int | None = _documented(
         None, "Device blocks per unit of offload, default 1. Not together with `block_size`."
@@ -80,7 +91,7 @@ class TierConfig:
     residency: str = _documented(
         "auto",
         "Whether contents outlive the engine: `auto` under a deck that gives the memory back, `keep` always, "
-        "`off` never.",
+        "`off` never. Only with `lru` and `arc`; `auto` means `off` with the others.",
     )
     residency_foreign: str = _documented(
         "replace",
@@ -110,7 +121,25 @@ def parse_config(extra_config: Mapping[str, Any]) -> TierConfig:
     values = {key: _READERS[key](key, value) for key, value in extra_config.items()}
     if values.get("block_size") is not None and values.get("blocks_per_chunk") is not None:
         raise _fault("block_size", "and blocks_per_chunk say the same thing: write only one of them")
+    values.setdefault("eviction_policy", _default_policy(values))
+    if values["eviction_policy"] in ARENA_POLICIES:
+        _check_arena(values)
+        values["residency"] = "off"
     return TierConfig(**values)
+
+
+def _default_policy(values: Mapping[str, Any]) -> str:
+    needs_split = values.get("mamba_state_slots_reference_tokens") or values.get("store_threshold", 1) > 1
+    return "lru" if needs_split or values.get("residency") == "keep" else "value"
+
+
+def _check_arena(values: Mapping[str, Any]) -> None:
+    policy = values["eviction_policy"]
+    if values.get("store_threshold", 1) > 1:
+        raise _fault("store_threshold", f'is not served with eviction_policy "{policy}": write 1 or remove it')
+    if values.get("residency") == "keep":
+        advice = 'write "auto" or "off", or eviction_policy "lru"'
+        raise _fault("residency", f'"keep" is not served with eviction_policy "{policy}" yet: {advice}')
 
 
 def parse_bytes(text: str) -> int | None:
@@ -186,8 +215,6 @@ def _yes_or_no(key: str, value: Any) -> bool:
 
 
 def _policy(key: str, value: Any) -> str:
-    if value in PLANNED_POLICIES:
-        raise _fault(key, f'"{value}" is not available yet: write {_CHOICE}')
     if value not in EVICTION_POLICIES:
         raise _fault(key, f"cannot be {value!r}: write {_CHOICE}")
     return str(value)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.config import ConfigError, TierConfig
+from engine.config import ARENA_POLICIES, ConfigError, TierConfig
+from engine.page_arena import page_bytes, pages_of
 from engine.sizing import SizingError, SlotPlan, plan_slots
 
 PoolName = Literal["token", "state"]
@@ -36,6 +37,8 @@ class HostLayout:
     token_slot_bytes: int
     state_slot_bytes: int
     plan: SlotPlan
+    pages: int = 0  # of one arena for both pools, which then have no slots of their own
+    page_bytes: int = 0
 
     def pool_groups(self, pool: PoolName) -> tuple[GroupLayout, ...]:
         """The groups that share this pool's slots."""
@@ -58,6 +61,8 @@ class HostLayout:
     @property
     def worker_bytes(self) -> int:
         """Host memory of one worker."""
+        if self.pages:
+            return self.pages * self.page_bytes
         return sum(self.slots(pool) * self.slot_bytes(pool) for pool in ("token", "state"))
 
     @property
@@ -96,8 +101,24 @@ def host_layout(
         parts[pool] += 1
         # A state is one block however many tokens a chunk has.
         sizes[pool] += block_bytes * (blocks_per_chunk if pool == "token" else 1)
+    if config.eviction_policy in ARENA_POLICIES:
+        pages, one_page_bytes = _pages(config, sizes, world_size)
+        no_split = SlotPlan(0, 0)
+        return HostLayout(
+            tuple(laid), blocks_per_chunk, sizes["token"], sizes["state"], no_split, pages, one_page_bytes
+        )
     plan = _plan(config, sizes, world_size, groups[0][1] * blocks_per_chunk, retention_interval)
     return HostLayout(tuple(laid), blocks_per_chunk, sizes["token"], sizes["state"], plan)
+
+
+def _pages(config: TierConfig, sizes: dict[str, int], world_size: int) -> tuple[int, int]:
+    """How many pages a worker's arena has, and their size; at least a block and a state must fit."""
+    size = page_bytes(sizes["token"], sizes["state"])
+    pages = config.cpu_bytes_to_use // world_size // size
+    least = pages_of(sizes["token"], size) + pages_of(sizes["state"], size)
+    if pages < least:
+        raise _too_small(config, f"it holds no session: write at least {least * size * world_size} bytes")
+    return pages, size
 
 
 def _plan(
@@ -114,10 +135,14 @@ def _plan(
             retention_interval,
         )
     except SizingError as error:
-        key = "cpu_bytes_to_use"
-        raise ConfigError(
-            f"kv_connector_extra_config: {key} is {config.cpu_bytes_to_use}, too little for this model; {error}.", key
-        ) from error
+        raise _too_small(config, str(error)) from error
+
+
+def _too_small(config: TierConfig, why: str) -> ConfigError:
+    key = "cpu_bytes_to_use"
+    return ConfigError(
+        f"kv_connector_extra_config: {key} is {config.cpu_bytes_to_use}, too little for this model; {why}.", key
+    )
 
 
 def is_window(spec: Any) -> bool:

@@ -9,7 +9,7 @@ POOLS: Final = ("token", "state")
 #: A slot holds one boundary of all the layer groups of its pool, so there is one series per pool.
 ALL_GROUPS: Final = "all"
 OUTCOMES: Final = ("hit", "state_missing", "token_missing", "absent")
-EVICTION_REASONS: Final = ("lru", "arc", "superseded")
+EVICTION_REASONS: Final = ("lru", "arc", "value", "hyper", "superseded", "orphaned")
 
 SLOTS: Final = "tierdeck_host_slots"
 SLOTS_USED: Final = "tierdeck_host_slots_used"
@@ -46,7 +46,9 @@ METRICS: Final[tuple[ConnectorMetric, ...]] = (
     ConnectorMetric(
         EVICTIONS,
         "counter",
-        "Slots given to something else. Reason superseded: a state of a session that has newer ones.",
+        "Slots given up. Reason lru, arc, value or hyper: chosen by that policy (blocks with value and hyper: with "
+        "their state). superseded: a state of a session that has newer ones. orphaned: blocks behind which no state "
+        "was kept, or a state behind blocks that found no place.",
         ("pool", "reason"),
     ),
     ConnectorMetric(

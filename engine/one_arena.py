@@ -6,64 +6,17 @@ Nothing here knows vLLM, requests or bytes of a device: a `Visit` is a request's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
-from engine.ghosts import Boundaries, Record, SeenBlocks
+from engine.lineage import Lineage
 from engine.page_arena import PageArena, Run
-from engine.policies.reuse import LONG_GAP_SECONDS, klass_of
 from engine.policies.states import Density, StatePolicy
 from engine.prefix_tree import Block, PrefixTree, State
+from engine.visits import ArenaPlan, Freed, Visit
 
 SUPERSEDED: Final = "superseded"
 #: Blocks behind which no state was kept, and states behind blocks that could not be stored.
 ORPHANED: Final = "orphaned"
-
-
-@dataclass(frozen=True)
-class ArenaPlan:
-    """Sizes of one worker's arena. Parts are bits: one per layer group that shares a slot."""
-
-    pages: int
-    token_pages: int
-    state_pages: int
-    token_parts: int
-    state_parts: int
-    chunk_tokens: int
-
-
-@dataclass(slots=True, eq=False)
-class Visit:
-    """A request as the arena sees it. Depths are in blocks."""
-
-    chain: list[bytes] = field(default_factory=list)
-    device: int = 0
-    resumed: int = 0  # where it goes on: the deeper one of what the device has and what can be restored
-    turns: int = 0  # of its session so far, and how often that had been idle for long
-    long_gaps: int = 0
-    arrived: bool = False
-    kept_record: bytes | None = None
-    tip: Block | None = None
-    asides: list[Block] = field(default_factory=list)
-    held: list[State] = field(default_factory=list)
-    made: list[State] = field(default_factory=list)
-
-    def forget(self) -> None:
-        """Nothing is held any more."""
-        self.tip = None
-        self.asides.clear()
-        self.held.clear()
-        self.made.clear()
-
-
-class Freed(NamedTuple):
-    """A slot that was given up: which parts of it had been readable."""
-
-    pool: Literal["token", "state"]
-    block_hash: bytes
-    ready: int
-    reason: str
-    idle_seconds: float
 
 
 class OneArena:
@@ -86,8 +39,7 @@ class OneArena:
         self.stored_blocks = 0
         self._demote = demote
         self._clock = clock
-        self._seen = SeenBlocks()
-        self._boundaries = Boundaries()
+        self._lineage = Lineage(self.policy, clock)
         self._superseded: dict[State, None] = {}
         self._reason = ORPHANED
         self._idle_since = 0.0
@@ -101,11 +53,10 @@ class OneArena:
     def arrive(self, visit: Visit, device: int) -> None:
         """A request begins, of which the device has `device` blocks: remember it and learn from it."""
         visit.arrived = True
-        self.policy.request()
-        known = self._seen.see(visit.chain)
+        known = self._lineage.see(visit.chain)
         visit.device = device
         visit.resumed = max(device, self.restorable(visit.chain, known, device))
-        self._learn(visit, known)
+        self._lineage.learn(visit, known)
         if visit.resumed:
             self.hold_state(visit, visit.chain[visit.resumed - 1])
 
@@ -117,39 +68,26 @@ class OneArena:
         block = self.tree.blocks[chain[deepest - 1]] if deepest else None
         parts = self.plan.state_parts
         while block is not None and deepest > above:
-            if block.state is not None and block.state.ready == parts:
+            if block.state is not None and block.state.ready & parts == parts:
                 return deepest
             block = block.parent
             deepest -= 1
         return 0
 
-    def _learn(self, visit: Visit, known: int) -> None:
-        """Which boundary was used again, after how long, and whether VRAM had lost it."""
-        depth = self._boundaries.deepest(visit.chain, known, max(visit.resumed - 1, 0))
-        record = self._boundaries.pop(visit.chain[depth - 1]) if depth else None
-        if record is None:
-            return
-        now, block_hash = self._clock(), visit.chain[depth - 1]
-        age = now - record.at
-        self.policy.used(record.klass, age, lost=visit.device < depth)
-        if self._seen.parts_at(block_hash):  # other sessions will come by here as well
-            self._boundaries.set(block_hash, Record(now, record.klass, record.turns + 1, 0))
-            self.policy.made(record.klass)
-            visit.kept_record = block_hash
-        else:
-            visit.turns, visit.long_gaps = record.turns, record.long_gaps + (age > LONG_GAP_SECONDS)
-
     # --- storing ---
 
-    def missing_blocks(self, hashes: Sequence[bytes], first: int, last: int, part: int) -> list[int]:
-        """Which of the neighbouring blocks `hashes[first:last]` lack the part, as places, in order."""
+    def missing_blocks(self, hashes: Sequence[bytes], first: int, last: int, part: int, everywhere: bool) -> list[int]:
+        """Which of the neighbouring blocks `hashes[first:last]` lack the part, as places, in order.
+
+        A part that is needed `everywhere` is in all blocks before one that has it.
+        """
         blocks = self.tree.blocks
         missing: list[int] = []
         for at in range(last - 1, first - 1, -1):
             block = blocks.get(hashes[at])
             if block is None or not (block.ready | block.writing) & part:
                 missing.append(at)
-            elif not self._failures and self.tree.unstored <= len(missing):
+            elif everywhere and not self._failures and self.tree.unstored <= len(missing):
                 break  # all above are there as well
         missing.reverse()
         return missing
@@ -187,23 +125,22 @@ class OneArena:
         chunk = self.plan.chunk_tokens
         whole, resumed = len(visit.chain) * chunk, end == visit.resumed * chunk
         newest = end >= whole or (end > whole - 2 * chunk and not resumed)
-        return newest or self._seen.parts_at(block_hash)
+        return newest or self._lineage.parts_at(block_hash)
 
     def store_state(self, visit: Visit, block_hash: bytes, end: int, part: int) -> State | None:
-        """A place for one part of a state; None if everything is in use."""
-        block = self.tree.blocks.get(block_hash)
-        state = block.state if block is not None else None
-        if state is None:
-            pages = self._room(self.plan.state_pages)
-            if pages is None:
-                return None
-            state = self._new_state(visit, self.reach(visit, block_hash, end), pages)
-        state.writing |= part
+        """A place for a state that is not there, one part of which is about to be written; None if everything is
+        in use.
+        """
+        pages = self._room(self.plan.state_pages)
+        if pages is None:
+            return None
+        state = self._new_state(visit, self.reach(visit, block_hash, end), pages)
+        state.writing = part
         return state
 
     def _new_state(self, visit: Visit, block: Block, pages: tuple[Run, ...]) -> State:
         state = block.state = State(block, self._clock(), pages)
-        state.junction = self._seen.parts_at(block.block_hash)
+        state.junction = self._lineage.parts_at(block.block_hash)
         self.states[state] = None
         self._released(self.tree.hold(block))
         self._hold(visit, state)
@@ -233,6 +170,11 @@ class OneArena:
             self._failures += 1
         return success
 
+    def spoil(self, slot: Block | State, part: int) -> None:
+        """It is not what was stored: not readable from now on."""
+        slot.ready &= ~part
+        self._failures += 1
+
     def _room(self, pages: int) -> tuple[Run, ...] | None:
         while self.pages.free < pages:
             if not self._evict_one():
@@ -245,12 +187,35 @@ class OneArena:
             self._drop(victim, SUPERSEDED)
             return True
         victim = self.policy.victim(self._clock())
+        while victim is not None and self._reweigh(victim):
+            victim = self.policy.victim(self._clock())
         if victim is None:
             return False
         if self._marks:
             self._step_up(victim)
         else:
             self._drop(victim, self.policy.name)
+        return True
+
+    def _reweigh(self, state: State) -> bool:
+        """What its eviction frees and what it saves changes with its neighbours, and is looked at again only when
+        its turn comes; True if that made a difference.
+        """
+        if self._marks:
+            return False
+        at: Block | None = state.block
+        own = 0
+        while at is not None and at.live == 1 and (at.state is None or at.state is state):
+            own += 1
+            at = at.parent
+        while at is not None and (at.state is None or at.state is state or at.state.superseded):
+            at = at.parent
+        anchor = at.end if at is not None else 0
+        if (own, anchor) == (state.own_blocks, state.anchor):
+            return False
+        state.own_blocks = own
+        state.set_anchor(anchor)
+        self.policy.changed(state)
         return True
 
     # --- going ---
@@ -304,7 +269,7 @@ class OneArena:
         """What a state saves per page that its eviction frees."""
         pages = self.plan.state_pages
         if state.block.live == 1:
-            pages += self.plan.token_pages * (state.block.end - state.anchor) // self.plan.chunk_tokens
+            pages += self.plan.token_pages * state.own_blocks
         return state.gain / max(pages, 1)
 
     # --- pins ---
@@ -352,7 +317,7 @@ class OneArena:
         while at is not None:
             if at.state is not None:
                 states.append(at.state)
-            if at.ready != parts and (at.ready | at.writing) != parts:
+            if at.ready & parts != parts and (at.ready | at.writing) & parts != parts:
                 behind_gap, whole = len(states), at.parent
             at = at.parent
         for state in states[:behind_gap]:
@@ -386,14 +351,14 @@ class OneArena:
             anchor = state.block.end
         for state in used:
             if state.block.state is state and not state.superseded:
-                self._enter(visit, state)
+                self._lineage.enter(visit, state)
 
     def _was_used(self, visit: Visit, state: State) -> bool:
         return state in visit.made or state.block.end == visit.resumed * self.plan.chunk_tokens
 
     def _used(self, visit: Visit, state: State, newest: State) -> None:
         state.last_used = self._clock()
-        state.junction = self._seen.parts_at(state.block.block_hash)
+        state.junction = self._lineage.parts_at(state.block.block_hash)
         state.turns += state not in visit.made
         if state is newest:
             state.turns = max(state.turns, visit.turns + 1)
@@ -404,18 +369,8 @@ class OneArena:
     def _anchor(self, state: State, anchor: int) -> None:
         if state.anchor != anchor or not state.gain:
             state.set_anchor(anchor)
+            state.own_blocks = -(-(state.block.end - anchor) // self.plan.chunk_tokens)
             self.policy.changed(state)
-
-    def _enter(self, visit: Visit, state: State) -> None:
-        """Into the policy's order, and among the boundaries from which sessions go on."""
-        self.policy.remove(state)
-        block_hash = state.block.block_hash
-        state.long_gaps = 0 if state.junction else visit.long_gaps
-        state.klass = klass_of(state.junction, state.turns, state.block.end, state.long_gaps)
-        self._boundaries.set(block_hash, Record(state.last_used, state.klass, state.turns, state.long_gaps))
-        if block_hash != visit.kept_record:
-            self.policy.made(state.klass)
-        self.policy.add(state)
 
     def _supersede_if_passed(self, state: State) -> None:
         """No junction, and only one way leads on from it: its session has a newer one, or soon will."""
@@ -423,9 +378,8 @@ class OneArena:
             self._drop(state, SUPERSEDED)  # a mark weighs nothing and serves no one inside a chain
         elif self._demote and not state.superseded and not state.junction and state.block.live == 2:
             state.superseded = True
-            self.policy.remove(state)
             self._superseded[state] = None
-            self._boundaries.pop(state.block.block_hash)
+            self._lineage.passed(state)
 
     def pinned(self, visits: Iterable[Visit]) -> tuple[int, int]:
         """Blocks and states that cannot go now."""

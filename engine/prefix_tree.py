@@ -56,6 +56,7 @@ class State:
     superseded: bool = False
     anchor: int = 0  # tokens up to the next resident state above, which need not be computed anew
     gain: float = 0.0  # what computing from there to here costs
+    own_blocks: int = 0  # that nothing else needs
     klass: Klass = 0
     age_bin: int = -1  # the policy's: which queue it stands in, and the number of its entry there
     ticket: int = -1

@@ -24,6 +24,7 @@ from engine.metrics import definitions
 from engine.residency import residency_of
 from engine.transfer import Copier
 from engine.transfer.verify import VerifyingCopier
+from engine.value_manager import ValueManager
 from engine.worker import TierWorker, check_caches
 
 log = init_logger("vllm.tierdeck.spec")
@@ -44,11 +45,13 @@ class TieringOffloadingSpec(OffloadingSpec):
         _check_parallelism(config)
         self.layout = _layout(config, self.tier_config)
         self._residency = residency_of(config, self.tier_config, surroundings(), _specs(config), self.layout)
-        self._manager: TierManager | None = None
+        self._manager: TierManager | ValueManager | None = None
         self._worker: TierWorker | None = None
 
     def get_manager(self) -> OffloadingManager:
         """The scheduler's side, made once."""
+        if self._manager is None and self.layout.pages:
+            self._manager = self._arena_manager()
         if self._manager is None:
             plan, gib = self.layout.plan, self.layout.worker_bytes / (1 << 30)
             slots = (plan.token_slots, plan.state_slots)
@@ -63,6 +66,17 @@ class TieringOffloadingSpec(OffloadingSpec):
                 store_threshold=self.tier_config.store_threshold,
             )
         return self._manager
+
+    def _arena_manager(self) -> ValueManager:
+        size = self.layout.worker_bytes / (1 << 30)
+        log.info("Host tier: one arena of %d pages, %.2f GiB per worker.", self.layout.pages, size)
+        return ValueManager(
+            self.layout,
+            self.tier_config.eviction_policy,
+            self.config.parallel.world_size,
+            self.tier_config.demote_superseded_states,
+            events=self.config.enable_kv_cache_events,
+        )
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The side of this worker process, made once."""

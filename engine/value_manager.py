@@ -28,21 +28,22 @@ from engine import metric_names as names
 from engine.layout import GroupLayout, HostLayout, PoolName
 from engine.lookups import lookup_outcomes
 from engine.metrics import Recorder
-from engine.one_arena import ArenaPlan, OneArena, Visit
-from engine.page_arena import Run, page_bytes, pages_of
+from engine.one_arena import OneArena
+from engine.page_arena import Run, pages_of
 from engine.policies.hyper import HyperPolicy
 from engine.policies.states import StatePolicy
 from engine.policies.value import ValuePolicy
 from engine.prefix_tree import Block, State
+from engine.requests import GROUP_BYTES
+from engine.visits import ArenaPlan, Visit
 
 #: Counting what is pinned again waits this many times what the last count took.
 PATIENCE: Final = 200.0
-#: The group's index at the end of a key.
-SUFFIX_BYTES: Final = 4
 
 POLICIES: Final[dict[str, type[StatePolicy]]] = {"value": ValuePolicy, "hyper": HyperPolicy}
 
 
+_NO_POSITIONS: Final[dict[OffloadKey, int]] = {}
 #: What was given a place.
 Placed = list[tuple[OffloadKey, Block | State]]
 
@@ -80,15 +81,14 @@ class _PoolUse(NamedTuple):
     pages: int
 
 
-def arena_plan(layout: HostLayout, worker_bytes: int) -> ArenaPlan:
-    """How the arena of one worker is cut into pages and slots."""
-    page = page_bytes(layout.token_slot_bytes, layout.state_slot_bytes)
+def arena_plan(layout: HostLayout) -> ArenaPlan:
+    """Sizes in pages, and how many layer groups share a slot."""
     return ArenaPlan(
-        pages=worker_bytes // page,
-        token_pages=pages_of(layout.token_slot_bytes, page),
-        state_pages=pages_of(layout.state_slot_bytes, page),
-        token_parts=(1 << len(layout.pool_groups("token"))) - 1,
-        state_parts=(1 << len(layout.pool_groups("state"))) - 1,
+        pages=layout.pages,
+        token_pages=pages_of(layout.token_slot_bytes, layout.page_bytes),
+        state_pages=pages_of(layout.state_slot_bytes, layout.page_bytes),
+        token_parts=layout.needed_parts("token"),
+        state_parts=layout.needed_parts("state"),
         chunk_tokens=layout.chunk_tokens,
     )
 
@@ -99,26 +99,26 @@ class ValueManager(OffloadingManager):
     def __init__(
         self,
         layout: HostLayout,
-        worker_bytes: int,
         policy: str = "value",
         world_size: int = 1,
         demote_superseded_states: bool = True,
         events: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan = arena_plan(layout, worker_bytes)
+        self.plan = arena_plan(layout)
         self._arena = OneArena(self.plan, POLICIES[policy], demote_superseded_states, clock)
         self._suffixes: dict[PoolName, list[tuple[bytes, int]]] = {
             pool: [(make_offload_key(b"", group.group_id), group.part) for group in layout.pool_groups(pool)]
             for pool in names.POOLS
         }
-        self._page_bytes = page_bytes(layout.token_slot_bytes, layout.state_slot_bytes) * world_size
+        self._page_bytes = layout.page_bytes * world_size
         self._groups: dict[bytes, GroupLayout] = {
             make_offload_key(b"", group.group_id): group for group in layout.groups
         }
         self._chunk = layout.chunk_tokens
         self._has_blocks = bool(layout.pool_groups("token"))
         self._requests: dict[str, _Request] = {}
+        self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
         self._clock = clock
@@ -129,8 +129,8 @@ class ValueManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
-        group = self._groups[key[-SUFFIX_BYTES:]]
-        block = self._arena.tree.blocks.get(key[:-SUFFIX_BYTES])
+        group = self._groups[key[-GROUP_BYTES:]]
+        block = self._arena.tree.blocks.get(key[:-GROUP_BYTES])
         if group.pool == "token":
             request = self._requests.get(req_context.req_id)
             if request is not None and not request.counted:
@@ -164,16 +164,16 @@ class ValueManager(OffloadingManager):
         vLLM gives a position to every key of a request before it asks for any of them, one layer group
         after the other, but has no public way to list them.
         """
-        positions = getattr(request.context, "_offload_key_positions", {})
+        positions = getattr(request.context, "_offload_key_positions", _NO_POSITIONS)
         if len(positions) == request.seen:
             return
         chain, chunk = request.visit.chain, self._chunk
         expected = (len(chain) + 1) * chunk
         for key, position in islice(positions.items(), request.seen, None):
             if position == expected:
-                chain.append(key[:-SUFFIX_BYTES])
+                chain.append(key[:-GROUP_BYTES])
                 expected += chunk
-            elif position < expected:
+            elif position < expected and not position % chunk:
                 break  # the next group: the same hashes again
         request.seen = len(positions)
 
@@ -190,15 +190,26 @@ class ValueManager(OffloadingManager):
         ends = [req_context.get_offload_key_position(key) or 0 for key in keys]
         deepest = max(range(len(ends)), key=ends.__getitem__)
         self._count_lookup(request, ends[deepest])
-        last = list(keys)[deepest][:-SUFFIX_BYTES]
+        last = list(keys)[deepest][:-GROUP_BYTES]
         self._arena.reach(request.visit, last, ends[deepest])
         self._arena.hold_state(request.visit, last)
         request.transfers += len(slots)
         return PagesSpec([slot.pages for slot in slots])
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        """They may go again when the request has ended."""
+        """They may go again when the request has ended. What did not arrive as it was stored is not offered again."""
+        if req_context.req_id in self._failed_loads:
+            self._failed_loads.remove(req_context.req_id)
+            self._recorder.count(names.VERIFY_FAILURES)
+            for key in keys:
+                group, slot = self._find(key)
+                if slot is not None:
+                    self._arena.spoil(slot, group.part)
         self._end_transfers(req_context, len(keys))
+
+    def load_failed(self, req_ids: Iterable[str]) -> None:
+        """Loads of these requests, of which `complete_load` is called next, did not bring what was stored."""
+        self._failed_loads.update(req_ids)
 
     def _readable(self, key: OffloadKey) -> Block | State:
         group, slot = self._find(key)
@@ -207,8 +218,8 @@ class ValueManager(OffloadingManager):
         return slot
 
     def _find(self, key: OffloadKey) -> tuple[GroupLayout, Block | State | None]:
-        group = self._groups[key[-SUFFIX_BYTES:]]
-        block = self._arena.tree.blocks.get(key[:-SUFFIX_BYTES])
+        group = self._groups[key[-GROUP_BYTES:]]
+        block = self._arena.tree.blocks.get(key[:-GROUP_BYTES])
         return group, block.state if block is not None and group.pool == "state" else block
 
     # --- store ---
@@ -221,51 +232,58 @@ class ValueManager(OffloadingManager):
             self._arrive(request, None)
         placed: Placed = []
         for group, some in self._by_group(list(keys)):
-            if group.pool == "state":
-                self._place_states(request, group, some, placed)
-            else:
+            if group.pool == "token":
                 self._place_blocks(request, group, some, placed)
+                continue
+            for key in some:
+                self._place_state(request, group, key, placed)
         request.transfers += len(placed)
         spec = PagesSpec([slot.pages for _, slot in placed])
-        return PrepareStoreOutput([key for key, _ in placed], spec, self._take_freed())
+        freed = self._take_freed() if self._arena.freed else []
+        return PrepareStoreOutput([key for key, _ in placed], spec, freed)
 
-    def _by_group(self, keys: list[OffloadKey]) -> Iterable[tuple[GroupLayout, list[OffloadKey]]]:
-        """Neighbouring keys of one group together."""
+    def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
+        """Neighbouring keys of one group together. States come alone, so that is quick."""
         if len(keys) == 1:
-            return [(self._groups[keys[0][-SUFFIX_BYTES:]], keys)]
+            return [(self._groups[keys[0][-GROUP_BYTES:]], keys)]
         groups = []
         at = 0
         while at < len(keys):
-            suffix, end = keys[at][-SUFFIX_BYTES:], len(keys)
-            if keys[-1][-SUFFIX_BYTES:] != suffix:
-                end = next(later for later in range(at + 1, len(keys)) if keys[later][-SUFFIX_BYTES:] != suffix)
+            suffix, end = keys[at][-GROUP_BYTES:], len(keys)
+            if keys[-1][-GROUP_BYTES:] != suffix:
+                end = next(later for later in range(at + 1, len(keys)) if keys[later][-GROUP_BYTES:] != suffix)
             groups.append((self._groups[suffix], keys[at:end]))
             at = end
         return groups
 
-    def _place_states(self, request: _Request, group: GroupLayout, keys: list[OffloadKey], placed: Placed) -> None:
-        for key in keys:
-            _, state = self._find(key)
-            if state is not None and (state.ready | state.writing) & group.part:
-                continue
-            block_hash, end = key[:-SUFFIX_BYTES], self._end_of(request, key)
-            if state is None and not self._arena.wants_state(request.visit, block_hash, end):
-                continue
-            state = self._arena.store_state(request.visit, block_hash, end, group.part)
-            if state is None:
-                self._recorder.count(names.REFUSED_STORES, "state")
-            else:
+    def _place_state(self, request: _Request, group: GroupLayout, key: OffloadKey, placed: Placed) -> None:
+        block_hash, part = key[:-GROUP_BYTES], group.part
+        block = self._arena.tree.blocks.get(block_hash)
+        state = block.state if block is not None else None
+        if state is not None:
+            if not (state.ready | state.writing) & part:
+                state.writing |= part
                 placed.append((key, state))
+            return
+        end = self._end_of(request, key)
+        if not self._arena.wants_state(request.visit, block_hash, end):
+            return
+        state = self._arena.store_state(request.visit, block_hash, end, part)
+        if state is None:
+            self._recorder.count(names.REFUSED_STORES, "state")
+        else:
+            placed.append((key, state))
 
     def _place_blocks(self, request: _Request, group: GroupLayout, keys: list[OffloadKey], placed: Placed) -> None:
         end, visit, arena = self._end_of(request, keys[-1]), request.visit, self._arena
         last = end // self._chunk
         first = last - len(keys)
         hashes: Sequence[bytes] = visit.chain
-        if end % self._chunk or first < 0 or hashes[first] != keys[0][:-SUFFIX_BYTES] or last > len(hashes):
-            hashes, first, last = [key[:-SUFFIX_BYTES] for key in keys], 0, len(keys)
-        missing = arena.missing_blocks(hashes, first, last, group.part)
-        arena.reach(visit, keys[-1][:-SUFFIX_BYTES], end)
+        in_chain = not end % self._chunk and first >= 0 and last <= len(hashes)
+        if not in_chain or hashes[first] != keys[0][:-GROUP_BYTES]:
+            hashes, first, last = [key[:-GROUP_BYTES] for key in keys], 0, len(keys)
+        missing = arena.missing_blocks(hashes, first, last, group.part, group.needed_everywhere)
+        arena.reach(visit, keys[-1][:-GROUP_BYTES], end)
         for at in missing:
             key = keys[at - first]
             block = arena.tree.blocks.get(hashes[at]) or arena.reach(visit, hashes[at], self._end_of(request, key))
@@ -283,7 +301,8 @@ class ValueManager(OffloadingManager):
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
         readable = [key for key in keys if self._end_write(key, success)]
-        self._announce(readable, removed=False)
+        if self._events is not None:
+            self._announce(readable, removed=False)
         self._end_transfers(req_context, len(keys))
 
     def _end_write(self, key: OffloadKey, success: bool) -> bool:
@@ -394,8 +413,6 @@ class ValueManager(OffloadingManager):
     def _take_freed(self) -> list[OffloadKey]:
         """Report what was given up since the last call; the keys of it that could be read."""
         freed = self._arena.freed
-        if not freed:
-            return []
         keys: list[OffloadKey] = []
         for pool, block_hash, ready, reason, idle_seconds in freed:
             self._recorder.count(names.EVICTIONS, pool, reason)
@@ -418,6 +435,7 @@ class ValueManager(OffloadingManager):
     def reset_cache(self) -> None:
         """Drop everything. vLLM flushes transfers in flight and never reports them here again."""
         self._arena.clear()
+        self._failed_loads.clear()
         for request in list(self._requests.values()):
             request.visit.forget()
             request.transfers = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.kv_offload.base import (
@@ -12,11 +14,14 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 
+from engine.addresses import PagedPlaces, Places, WholePlaces, page_table
 from engine.arena import Arena
 from engine.config import ConfigError
 from engine.layout import GroupLayout, HostLayout
 from engine.manager import SlotsSpec
+from engine.page_arena import Run, pages_of
 from engine.transfer import Copier, CopyBatch
+from engine.value_manager import PagesSpec
 
 
 class TierWorker(OffloadingWorker):
@@ -73,7 +78,7 @@ class TierWorker(OffloadingWorker):
         self._arena.close()
 
     def _batch(self, device: GPULoadStoreSpec, host: LoadStoreSpec) -> CopyBatch:
-        if not isinstance(host, SlotsSpec):
+        if not isinstance(host, SlotsSpec | PagesSpec):
             raise TypeError(f"expected slots of the host tier, got {type(host).__name__}")
         pieces: list[CopyBatch] = []
         block_at = slot_at = 0
@@ -81,7 +86,7 @@ class TierWorker(OffloadingWorker):
             if size == 0:
                 continue
             blocks = device.block_ids[block_at : block_at + size].astype(np.int64)
-            places, used = self._places(group, host.slots[slot_at:], size, first)
+            places, used = self._places(group, host, slot_at, size, first)
             pieces.extend(self._pieces(group, blocks, places))
             block_at, slot_at = block_at + size, slot_at + used
         if block_at != len(device.block_ids) or slot_at != len(host.slots):
@@ -89,24 +94,39 @@ class TierWorker(OffloadingWorker):
         return CopyBatch.joined(pieces)
 
     def _places(
-        self, group: GroupLayout, slots: NDArray[np.int64], size: int, first: int
-    ) -> tuple[NDArray[np.int64], int]:
-        """Host address of each block of a group, and how many slots they take.
+        self, group: GroupLayout, host: SlotsSpec | PagesSpec, slot_at: int, size: int, first: int
+    ) -> tuple[Places, int]:
+        """Where each block of a group lies on the host, and how many slots they take.
 
         A token slot holds a chunk of several blocks, of which the first and the last may be used in
         part. A state slot holds one block.
         """
-        region = self._arena.region(group.pool)
         per_slot = self._layout.blocks_per_chunk if group.pool == "token" else 1
         numbers: NDArray[np.int64] = np.arange(size) + first % per_slot
         used = int(numbers[-1]) // per_slot + 1
-        chosen = slots[:used]
+        inside: NDArray[np.int64] = numbers % per_slot * group.bytes_per_block + group.offset_bytes
+        rows: NDArray[np.int64] = numbers // per_slot
+        if isinstance(host, PagesSpec):
+            return self._in_pages(group, host.slots[slot_at : slot_at + used], used, rows, inside), used
+        region, chosen = self._arena.region(group.pool), host.slots[slot_at : slot_at + used]
         if len(chosen) < used or chosen.min() < 0 or chosen.max() >= region.slots:
             raise ValueError(f"group {group.group_id} needs {used} slots of {region.slots}, got {chosen.tolist()}")
-        inside: NDArray[np.int64] = numbers % per_slot * group.bytes_per_block + group.offset_bytes
-        return region.address + chosen[numbers // per_slot] * region.slot_bytes + inside, used
+        return WholePlaces(region.address + chosen[rows] * region.slot_bytes + inside), used
 
-    def _pieces(self, group: GroupLayout, blocks: NDArray[np.int64], places: NDArray[np.int64]) -> list[CopyBatch]:
+    def _in_pages(
+        self,
+        group: GroupLayout,
+        chosen: Sequence[tuple[Run, ...]],
+        used: int,
+        rows: NDArray[np.int64],
+        inside: NDArray[np.int64],
+    ) -> Places:
+        table = page_table(chosen, pages_of(self._layout.slot_bytes(group.pool), self._layout.page_bytes))
+        if len(table) < used or table.min() < 0 or table.max() >= self._layout.pages:
+            raise ValueError(f"group {group.group_id} needs {used} slots of {self._layout.pages} pages")
+        return PagedPlaces(self._arena.address, self._layout.page_bytes, table[rows], inside)
+
+    def _pieces(self, group: GroupLayout, blocks: NDArray[np.int64], places: Places) -> list[CopyBatch]:
         pieces = []
         offset = 0
         for ref in self._caches.group_data_refs[group.index]:
@@ -114,8 +134,7 @@ class TierWorker(OffloadingWorker):
             if blocks.min() < 0 or blocks.max() >= tensor.shape[0]:
                 raise ValueError(f"group {group.group_id} has {tensor.shape[0]} blocks, got {blocks.tolist()}")
             device = tensor.data_ptr() + blocks * (tensor.stride(0) * tensor.element_size())
-            sizes: NDArray[np.int64] = np.full(len(blocks), ref.page_size_bytes, dtype=np.int64)
-            pieces.append(CopyBatch(device.astype(np.uint64), (places + offset).astype(np.uint64), sizes))
+            pieces.extend(places.pieces(device, offset, ref.page_size_bytes))
             offset += ref.page_size_bytes
         return pieces
 

@@ -40,7 +40,7 @@ def support(seed: int) -> Trace:
     products = [world.session().grow(world.about(9_000, 0.6, 2_000)) for _ in range(12)]
     begins = 0.0
     while begins < until:
-        begins += world.after(75)
+        begins += world.after(2 * MINUTE)
         rank = min(11, int(world.after(3)))
         session, at = world.session(products[rank]).grow(world.about(6_000, 1.0, 400, 80_000)), begins
         while True:
@@ -97,16 +97,16 @@ def classes(seed: int) -> Trace:
 
 
 def writers(seed: int) -> Trace:
-    """Some thirty authors with long drafts; they edit, so that a draft parts from its former self half way."""
+    """Some twenty authors with long drafts; now and then a draft parts from its former self half way."""
     world, until = World(seed), 16 * HOUR
-    for _ in range(30):
+    for _ in range(20):
         session, at = world.session().grow(world.about(35_000, 0.8, 4_000, 180_000)), world.between(0, 8 * HOUR)
         while at < until and session.tokens < 300_000:
             for _ in range(world.rng.randint(2, 9)):
                 session.ask(at, world.about(900, 0.6))
                 session.grow(world.about(1_200, 0.9, 50, 15_000))
                 at += world.about(110, 0.8, 10)
-            if world.chance(0.3):
+            if world.chance(0.1):
                 session = world.session(session, int(session.tokens * world.between(0.4, 0.98)))
             at += world.about(30 * MINUTE, 1.0, 2 * MINUTE)
     for _ in range(1_200):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
+from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext, make_offload_key
 
 from engine import metric_names as names
 from engine.layout import GroupLayout, HostLayout
@@ -14,15 +16,12 @@ from tests.unit.engine.chains import CHUNK, Clock, Request, counts, layout, outc
 PAGE = 4096
 
 
-def manager(pages: int = 12, policy: str = "value", demote: bool = True, clock: Clock | None = None) -> ValueManager:
-    """A block and a state take one page each."""
-    return ValueManager(layout(), pages * PAGE, policy, 2, demote, events=True, clock=clock or Clock())
-
-
-def run_at(tier: ValueManager, clock: Clock, at: float, name: str, blocks: str, device_blocks: int = 0) -> int:
-    clock.now = at
-    found = Request(tier, f"{name} looked up", blocks).lookup_blocks(device_blocks)
-    return run(tier, name, blocks, device_blocks) and found
+def manager(
+    pages: int = 12, policy: str = "value", demote: bool = True, clock: Clock | None = None, state_pages: int = 1
+) -> ValueManager:
+    """A block takes one page."""
+    sizes = replace(layout(), pages=pages, page_bytes=PAGE, state_slot_bytes=state_pages * PAGE)
+    return ValueManager(sizes, policy, 2, demote, events=True, clock=clock or Clock())
 
 
 def has_state(tier: ValueManager, blocks: str) -> bool:
@@ -206,11 +205,11 @@ def test_a_chunked_prefill_keeps_its_first_blocks_until_the_state_is_made() -> N
 
 
 def test_a_sub_session_burst_does_not_push_out_the_main_session() -> None:
-    """A main session comes back after half an hour although a crowd of short ones came by; with the
-    density of its state it is worth more than all of them.
+    """A main session comes back after half an hour although a crowd of short ones came by: one
+    state for many blocks saves more per byte than one for a few.
     """
     clock = Clock()
-    tier = manager(pages=24, clock=clock)
+    tier = manager(pages=60, clock=clock, state_pages=8)
     main = "abcdefghijklmno"
     for turn in range(4, 13):
         clock.now += 40
@@ -314,7 +313,7 @@ def test_a_reset_forgets_everything() -> None:
 
 def attention_only(pages: int, clock: Clock) -> ValueManager:
     group = GroupLayout(0, 0, "token", CHUNK, 64, 1, 0)
-    return ValueManager(HostLayout((group,), 1, 64, 0, SlotPlan(8, 0)), pages * PAGE, clock=clock)
+    return ValueManager(HostLayout((group,), 1, 64, 0, SlotPlan(0, 0), pages, PAGE), clock=clock)
 
 
 class PlainRequest(Request):
@@ -363,3 +362,22 @@ def test_without_linear_layers_shared_beginnings_are_kept_once() -> None:
     clock.now = 5_000.0
     plain(tier, "c", "vwxyz")
     assert plain(tier, "a again", "ssab") >= 2
+
+
+def test_a_window_needs_its_last_blocks_alone() -> None:
+    """A sliding-window group beside full attention: blocks without the window's part do not break a chain."""
+    groups = (
+        GroupLayout(0, 0, "token", CHUNK, 32, 1, 0),
+        GroupLayout(1, 1, "token", CHUNK, 32, 2, 32, needed_everywhere=False),
+        GroupLayout(2, 2, "state", CHUNK, 96, 1, 0),
+    )
+    tier = ValueManager(HostLayout(groups, 1, 64, 96, SlotPlan(0, 0), 20, PAGE), clock=Clock())
+    request = Request(tier, "r", "abcd")
+    state = request.states(3)[1:]
+    window = [make_offload_key(block_hash, 1) for block_hash in request.hashes]
+    request.store(state)
+    request.store([*request.tokens(), *window[2:]])
+    request.finish()
+    back = Request(tier, "back", "abcd")
+    assert back.has([*back.tokens(0, 3), window[2], *state])
+    assert back.store(window) == window[:2] + window[3:], "what is still missing can be stored later"

@@ -21,14 +21,14 @@ PAGE, TOKEN_PAGES, STATE_PAGES = 131_072, 2, 3
 HALF_STATE = STATE_PAGES * PAGE // 2
 
 
-def layout() -> HostLayout:
+def layout(pages: int) -> HostLayout:
     """A block takes two pages, a state three."""
     groups = (
         GroupLayout(0, 0, "token", CHUNK, TOKEN_PAGES * PAGE, 1, 0),
         GroupLayout(1, 1, "state", CHUNK, HALF_STATE, 1, 0),
         GroupLayout(2, 2, "state", CHUNK, HALF_STATE, 2, HALF_STATE),
     )
-    return HostLayout(groups, 1, TOKEN_PAGES * PAGE, 2 * HALF_STATE, SlotPlan(1, 1))
+    return HostLayout(groups, 1, TOKEN_PAGES * PAGE, 2 * HALF_STATE, SlotPlan(0, 0), pages, PAGE)
 
 
 def pages_in(slots: tuple[Run, ...]) -> set[int]:
@@ -54,7 +54,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @initialize(pages=st.integers(5, 40), policy=st.sampled_from(["value", "hyper"]), demote=st.booleans())
     def start(self, pages: int, policy: str, demote: bool) -> None:
         self.clock = Clock()
-        self.manager = ValueManager(layout(), pages * PAGE, policy, 1, demote, events=True, clock=self.clock)
+        self.manager = ValueManager(layout(pages), policy, 1, demote, events=True, clock=self.clock)
         self.arena: OneArena = self.manager._arena
         self.pages = pages
         self.readable: dict[OffloadKey, tuple[Run, ...]] = {}
