@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
+import structlog
 
 from app.config import Settings
 from app.demo.model import ensure_demo_model
 from app.demo.profile import DEMO_FLAGS, DEMO_KV_TRANSFER_CONFIG
+from app.errors import InvalidInput
+from app.planner.model_files import read_model
+from app.planner.plan import make_plan
+from app.planner.wish import read_wish
+from app.profiles.presets import KEPT_STATES, presets
+from app.services.planning import DRIVER
 from app.store.queries.fleets import FirstFleet
 
-GIB = 1 << 30
+log = structlog.get_logger(__name__)
+
 DEMO_MODEL_NAME = "tierdeck-demo"
 
-#: Share of the machine's memory that the first profile of an own model gives to the host tier.
-HOST_TIER_SHARE = 0.25
+#: The preset that an own model begins with.
+FIRST_PRESET = "many-short"
 
 
 async def first_fleet(settings: Settings) -> FirstFleet:
@@ -24,30 +33,47 @@ async def first_fleet(settings: Settings) -> FirstFleet:
     if settings.model is None:
         model = await ensure_demo_model(settings.data_dir / "demo-model", settings.engine_python)
         return _fleet(settings, str(model), DEMO_MODEL_NAME, "demo", DEMO_KV_TRANSFER_CONFIG, DEMO_FLAGS)
-    config = own_transfer_config(psutil.virtual_memory().total)
-    return _fleet(
-        settings, settings.model, _short_name(settings.model), "first", config, {"enable-prefix-caching": True}
-    )
+    config = first_transfer_config(psutil.virtual_memory().total)
+    flags = first_flags(settings.model, on_cpu=not DRIVER.exists())
+    return _fleet(settings, settings.model, _short_name(settings.model), "first", config, flags)
 
 
-def own_transfer_config(memory_bytes: int) -> dict[str, Any]:
-    """The kv-transfer-config that an own model begins with: a host tier of a quarter of the memory, whole GiB."""
-    host_bytes = max(int(memory_bytes * HOST_TIER_SHARE) // GIB, 1) * GIB
-    return {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "spec_name": "TieringOffloadingSpec",
-            "cpu_bytes_to_use": host_bytes,
-            "eviction_policy": "lru",
-            "demote_superseded_states": True,
-            "mamba_state_slots_reference_tokens": 65536,
-        },
-    }
+def first_transfer_config(memory_bytes: int) -> Mapping[str, Any]:
+    """The kv-transfer-config that an own model begins with."""
+    return next(preset.kv_transfer_config for preset in presets(memory_bytes) if preset.key == FIRST_PRESET)
+
+
+def first_flags(model: str, *, on_cpu: bool) -> dict[str, Any]:
+    """The flags that an own model begins with.
+
+    On a CPU a hybrid model needs its block size said: the engine's scheduler does not learn there that
+    the block grew to hold a state, and half of what comes back would be missed.
+    """
+    flags = dict(KEPT_STATES)
+    block_tokens = _block_of_hybrid(model) if on_cpu else None
+    return flags if block_tokens is None else {**flags, "block-size": block_tokens}
+
+
+def _block_of_hybrid(model: str) -> int | None:
+    if not Path(model).expanduser().is_dir():
+        return None
+    try:
+        plan = make_plan(read_model(model).config, read_wish({"platform": "cpu"}))
+    except InvalidInput as error:  # the engine may know better; what it says is shown at its start
+        log.warning("the model's config was not understood", model=model, why=error.message)
+        return None
+    if plan.model is None or not plan.model.geometry.recurrent_layers:
+        return None
+    return plan.model.block_tokens
 
 
 def _fleet(
-    settings: Settings, model: str, served_as: str, profile: str, config: dict[str, Any], flags: dict[str, Any]
+    settings: Settings,
+    model: str,
+    served_as: str,
+    profile: str,
+    config: Mapping[str, Any],
+    flags: Mapping[str, Any],
 ) -> FirstFleet:
     return FirstFleet(
         fleet="main",
