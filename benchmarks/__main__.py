@@ -11,6 +11,7 @@ BENCHMARKS = (
     "benchmarks.transfer",
     "benchmarks.restore",
     "benchmarks.restart",
+    "benchmarks.replay_table",
     "benchmarks.series",
 )
 
