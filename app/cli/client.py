@@ -40,9 +40,9 @@ class DeckClient:
         """GET a path below /api/v1."""
         return self._ask("GET", path, params={key: value for key, value in query.items() if value is not None})
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """POST to a path below /api/v1."""
-        return self._ask("POST", path, json=body)
+    def post(self, path: str, body: dict[str, Any] | None = None, *, is_slow: bool = False) -> Any:
+        """POST to a path below /api/v1. What asks an engine's interpreter `is_slow`: it has no time limit here."""
+        return self._ask("POST", path, json=body, **({"timeout": None} if is_slow else {}))
 
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[dict[str, Any]]]:

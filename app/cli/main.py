@@ -127,8 +127,13 @@ def engine_logs(
 
 @profile_app.command("validate")
 def profile_validate(
-    file: Annotated[Path, typer.Argument(help="The kv-transfer-config as JSON; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(help="A kv-transfer-config or an exported profile, as JSON; - reads stdin.")],
     flags: Annotated[Path | None, typer.Option(help="The engine flags that go with it, as JSON.")] = None,
+    environment: Annotated[Path | None, typer.Option(help="Environment variables that go with it, as JSON.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="The fleet; not needed when there is only one.")] = None,
+    depth: Annotated[
+        int, typer.Option(min=1, max=3, help="1: text, 2: asks the engine's interpreter, 3: dry run.")
+    ] = 1,
     json_output: Json = False,
 ) -> None:
     """Check a profile without saving it. Exit status 1 when it has errors."""
@@ -136,7 +141,8 @@ def profile_validate(
     from app.cli.output import told
 
     with told(json_output):
-        profiles.validate(_client(), file, flags, json_output)
+        files = profiles.Files(file, flags, environment)
+        profiles.validate(_client(), files, depth, fleet, json_output)
 
 
 @profile_app.command("show")

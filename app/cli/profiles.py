@@ -16,6 +16,7 @@ from app.cli.output import as_json, table
 from app.errors import InvalidInput
 
 FOLLOW_SECONDS = 1.0
+PARTS = ("kv_transfer_config", "flags", "environment")
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,57 @@ class Wish:
     strategy: str
 
 
-def validate(client: DeckClient, file: Path, flags: Path | None, json_output: bool) -> None:
-    """Print every finding."""
-    draft = {"kv_transfer_config": _read(file), "flags": _read(flags) if flags else ""}
-    answer = client.post("/profiles/validate", draft)
+@dataclass(frozen=True)
+class Files:
+    """What to check: a kv-transfer-config and what goes with it; or a whole exported profile in `config`."""
+
+    config: Path
+    flags: Path | None
+    environment: Path | None
+
+
+def validate(client: DeckClient, files: Files, depth: int, fleet: str | None, json_output: bool) -> None:
+    """Print every finding, and what it takes of host memory."""
+    body = {**_draft(files), "depth": depth, "fleet": fleet}
+    answer = client.post("/profiles/validate", body, is_slow=depth > 1)
     if json_output:
         as_json(answer)
     else:
-        for finding in answer["findings"]:
-            typer.echo(_sentence(finding))
+        _tell(answer)
         typer.echo("Valid." if answer["valid"] else "Not valid.")
     if not answer["valid"]:
         raise typer.Exit(1)
+
+
+def _draft(files: Files) -> dict[str, Any]:
+    text = _read(files.config)
+    exported = _exported(text)
+    if exported is not None:
+        return {part: exported.get(part, {}) for part in PARTS} | {"allow": exported.get("allow", [])}
+    return {
+        "kv_transfer_config": text,
+        "flags": _read(files.flags) if files.flags else "",
+        "environment": _read(files.environment) if files.environment else "",
+    }
+
+
+def _exported(text: str) -> dict[str, Any] | None:
+    """The document of an exported profile; None for anything else."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    is_one = isinstance(document, dict) and str(document.get("format", "")).startswith("tierdeck-profile/")
+    return document if is_one else None
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    for finding in answer["findings"]:
+        typer.echo(_sentence(finding))
+    for one in answer["host_memory"]:
+        typer.echo(f"host memory: {one['connector']}: each rank x ranks = host total: {one['sum']}")
+    if summary := answer["depth"]["summary"]:
+        typer.echo(f"asked: {summary}")
 
 
 def show(client: DeckClient, name: str | None, version: int | None, json_output: bool) -> None:
@@ -53,28 +93,41 @@ def show(client: DeckClient, name: str | None, version: int | None, json_output:
         as_json(found)
         return
     typer.echo(f"{found['profile']} version {found['number']}: {found['comment'] or 'no comment'}")
-    for part in ("kv_transfer_config", "flags", "environment"):
+    for part in PARTS:
         typer.echo(f"\n{part}\n{json.dumps(found[part], ensure_ascii=False, indent=2)}")
+    if found["allow"]:
+        typer.echo("\nallow\n" + "\n".join(found["allow"]))
+    typer.echo("\nfindings now")
+    answer = _checked(client, found, None)
+    _tell(answer)
+    if not answer["findings"]:
+        typer.echo("none")
 
 
 def apply(client: DeckClient, wish: Wish, wait: bool, json_output: bool) -> None:
     """Start a rollout and follow it."""
     version = wish.version or client.get(f"/profiles/{wish.profile}/versions")["versions"][0]["number"]
-    body = {
-        "fleet": wish.fleet or _only_fleet(client),
-        "profile": wish.profile,
-        "version": version,
-        "strategy": wish.strategy,
-    }
+    fleet = wish.fleet or _only_fleet(client)
+    answer = _checked(client, client.get(f"/profiles/{wish.profile}/versions/{version}"), fleet)
+    if not json_output:
+        _tell(answer)
+    body = {"fleet": fleet, "profile": wish.profile, "version": version, "strategy": wish.strategy}
     rollout = client.post("/rollouts", body)
     if wait:
         rollout = _followed(client, rollout, quiet=json_output)
     if json_output:
-        as_json(rollout)
+        as_json({**rollout, "findings": answer["findings"]})
     else:
         typer.echo(_progress(rollout))
     if wait and rollout["state"] != "done":
         raise typer.Exit(1)
+
+
+def _checked(client: DeckClient, version: dict[str, Any], fleet: str | None) -> dict[str, Any]:
+    """What there is to say about a saved version now, on this machine."""
+    draft = {part: version[part] for part in PARTS}
+    answer: dict[str, Any] = client.post("/profiles/validate", {**draft, "allow": version["allow"], "fleet": fleet})
+    return answer
 
 
 def _followed(client: DeckClient, rollout: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
@@ -119,7 +172,8 @@ def _runs_on(profile: dict[str, Any]) -> str:
 def _sentence(finding: dict[str, Any]) -> str:
     place = f" (line {finding['line']}, column {finding['column']})" if finding["line"] else ""
     path = f"{finding['path']}: " if finding["path"] else ""
-    return f"{finding['severity']}: {path}{finding['message']}{place}"
+    remedy = f" [{finding['fix']['label']}]" if finding["fix"] else ""
+    return f"{finding['severity']}: {path}{finding['message']}{place}{remedy}"
 
 
 def _read(file: Path) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from app.errors import InvalidInput, NotFound
 from app.planner.geometry import Geometry, read_geometry
 from app.planner.model_files import read_model
@@ -20,12 +18,10 @@ from app.profiles.context import USUAL_VERSION, Box, Claim, Context, ModelFacts,
 from app.profiles.memory import total_bytes
 from app.store.database import Database
 from app.store.queries.engines import EngineDefinition, all_definitions
+from app.supervisor import machine
 
 #: Where the NVIDIA driver shows itself; without it an engine runs on the CPU.
 DRIVER = Path("/proc/driver/nvidia/version")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the mount itself is what is meant
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -137,54 +133,11 @@ def claims_of(definitions: Sequence[EngineDefinition]) -> tuple[Claim, ...]:
 def read_box(claims: tuple[Claim, ...] = ()) -> Box:
     """This machine's memory (reads a few small files)."""
     return Box(
-        memory_bytes=psutil.virtual_memory().total,
-        limit_bytes=group_limit(CONTROL_GROUPS, OWN_GROUPS),
-        shared_bytes=_shared_bytes(),
+        memory_bytes=machine.memory_bytes(),
+        limit_bytes=machine.group_limit(),
+        shared_bytes=machine.shared_bytes(),
         claims=claims,
     )
-
-
-def group_limit(root: Path, own: Path) -> int | None:
-    """The lowest memory limit of the control groups around this process, version 2 or 1; None without one."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    limits: list[int] = []
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            limits += _limits(root, path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits(root / "memory", path, "memory.limit_in_bytes")
-    return min(limits, default=None)
-
-
-#: Version 1 writes a huge number where there is no limit.
-_NO_LIMIT = 1 << 62
-
-
-def _limits(root: Path, path: str, name: str) -> list[int]:
-    """Of a group and of all around it."""
-    place = root / path.lstrip("/")
-    found = []
-    for group in (place, *place.parents):
-        if not group.is_relative_to(root):
-            break
-        try:
-            text = (group / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < _NO_LIMIT:
-            found.append(int(text))
-    return found
-
-
-def _shared_bytes() -> int | None:
-    try:
-        return psutil.disk_usage(str(SHARED_MEMORY)).total
-    except OSError:
-        return None
 
 
 def _read_geometry(model: str) -> _Model | None:

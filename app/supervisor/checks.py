@@ -10,13 +10,34 @@ from pathlib import Path
 
 import psutil
 
+from app.profiles.memory import total_bytes
+from app.profiles.sizes import exact_size
+from app.supervisor import machine
 from app.supervisor.command import EngineSpec, is_path_like
 from app.supervisor.faults import Fault
 
 
 def check_start(spec: EngineSpec) -> Fault | None:
     """The first reason why `spec` cannot be started; None when nothing speaks against it (blocking)."""
-    return _check_interpreter(spec.interpreter) or _check_model(spec.model) or check_port(spec.host, spec.port)
+    return (
+        _check_interpreter(spec.interpreter)
+        or _check_model(spec.model)
+        or check_memory(spec, machine.usable_bytes())
+        or check_port(spec.host, spec.port)
+    )
+
+
+def check_memory(spec: EngineSpec, usable_bytes: int) -> Fault | None:
+    """A fault with both numbers when the host memory of all ranks is more than there is at all."""
+    profile = spec.profile
+    asked = total_bytes(profile.kv_transfer_config, profile.flags, profile.environment)
+    if asked <= usable_bytes:
+        return None
+    sentence = (
+        f"The host tier asks for {exact_size(asked)} over all ranks; "
+        f"the machine or its control group has {exact_size(usable_bytes)}."
+    )
+    return Fault("out_of_memory", sentence, fatal=True)
 
 
 def check_port(host: str, port: int) -> Fault | None:

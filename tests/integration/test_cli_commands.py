@@ -83,6 +83,25 @@ def test_profiles_are_listed_shown_and_checked(at: Home) -> None:
     assert broken.returncode == 1 and "line 1" in broken.stdout
 
 
+def test_the_same_findings_wherever_a_profile_is_told(at: Home, tmp_path: Path) -> None:
+    """Checked, shown and applied: nearest key, fix and host memory stand in the text as in the JSON."""
+    transfer = json.loads(PROFILE)
+    transfer["kv_connector_extra_config"] = {"cpu_bytes_to_use": 10, "evict_policy": "lru"}
+    flags = tmp_path / "flags.json"
+    flags.write_text('{"tensor-parallel-size": 2}')
+    done = at.run("profile", "validate", "-", "--flags", str(flags), stdin=json.dumps(transfer))
+    assert done.returncode == 1
+    assert "did you mean eviction_policy?" in done.stdout and "[Rename it to eviction_policy]" in done.stdout
+    assert "was 10 GiB meant?" in done.stdout and "5 B x 2 = 10 B" in done.stdout
+    (profile,) = at.answer("profile", "show")["profiles"]
+    assert "findings now" in at.run("profile", "show", profile["name"]).stdout
+    exported = {"format": "tierdeck-profile/1", "name": "x", "kv_transfer_config": transfer}
+    assert "eviction_policy" in at.run("profile", "validate", "-", stdin=json.dumps(exported)).stdout
+    applied = at.answer("profile", "apply", profile["name"])
+    told = at.answer("profile", "validate", "-", stdin=json.dumps(profile["latest"]["kv_transfer_config"]))
+    assert {one["path"] for one in told["findings"]} <= {one["path"] for one in applied["findings"]}
+
+
 def test_a_version_is_applied_and_followed_to_its_end(at: Home) -> None:
     """The command ends when the engine runs it."""
     (profile,) = at.answer("profile", "show")["profiles"]

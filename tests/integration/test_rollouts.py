@@ -29,6 +29,7 @@ class Applying:
 
     rig: Rig
     rollouts: Rollouts
+    profiles: Profiles
 
     async def apply(self, version: int) -> RolloutView:
         with self.rig.events.subscribe() as told:
@@ -49,9 +50,10 @@ async def applying(tmp_path: Path, **flags: Any) -> AsyncIterator[Applying]:
     async with supervising(config, database) as rig:
         await rig.until(READY)
         await add_version(database, flags)
-        rollouts = Rollouts(database, rig.events, rig.engines, Profiles(database, rig.events))
+        profiles = Profiles(database, rig.events)
+        rollouts = Rollouts(database, rig.events, rig.engines, profiles)
         await rollouts.open()
-        yield Applying(rig, rollouts)
+        yield Applying(rig, rollouts, profiles)
         await rollouts.close()
     await database.close()
 
@@ -65,6 +67,9 @@ async def test_the_engine_serves_the_new_version(tmp_path: Path) -> None:
         assert (ended.state, ended.previous_version) == ("done", "demo v1")
         assert (now.state, now.running_version, now.wanted_version) == (EngineState.READY, 2, 2)
         assert now.pid != before
+        newest, first = await deck.profiles.history("demo")
+        assert (newest.version, newest.engine, newest.ended_at) == (2, "one", None)
+        assert first.version == 1 and first.ended_at is not None and first.ended_at <= newest.started_at
 
 
 async def test_a_version_that_cannot_start_goes_back(tmp_path: Path) -> None:
