@@ -14,9 +14,6 @@ from engine.residency_place import forget as forget_directory
 
 log = structlog.get_logger(__name__)
 
-#: With the others, memory goes with the engine.
-KEEPING_POLICIES = frozenset({"lru", "arc"})
-
 
 def identifier(data_dir: Path, engine: str) -> str:
     """The name of an engine's memory: the same for every deck on this data directory, and for no other."""
@@ -33,7 +30,7 @@ def kept_config(spec: EngineSpec) -> TierConfig | None:
         config = parse_config(extra)
     except ConfigError:  # the engine says it better, with its own words and place
         return None
-    return config if config.residency != "off" and config.eviction_policy in KEEPING_POLICIES else None
+    return None if config.residency == "off" else config
 
 
 def check_space(spec: EngineSpec, name: str, mount: Path | None = None) -> Fault | None:
