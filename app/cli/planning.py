@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from app.planner.vram import VramPlan
 
 SLOT_COLUMNS = ("reference_tokens", "token_slots", "state_slots", "tokens_held", "restorable_sessions", "")
+ARENA_COLUMNS = ("session_tokens", "session_bytes", "restorable_sessions", "tokens_held")
 VRAM_COLUMNS = ("length", "bytes", "sequences", "fp8_bytes", "fp8_sequences")
 
 
@@ -37,6 +38,7 @@ def plan(
     ),
     block_tokens: Annotated[int | None, typer.Option(min=1, help="The engine's --block-size.")] = None,
     mtp: Annotated[bool, typer.Option("--mtp", help="Count the layers that predict further tokens too.")] = False,
+    eviction_policy: Annotated[str, typer.Option(help="lru or arc: a split; value or hyper: one arena.")] = "lru",
     reference_tokens: Annotated[
         int | None, typer.Option(min=1, help="The current mamba_state_slots_reference_tokens, to be marked.")
     ] = None,
@@ -144,6 +146,9 @@ def _slots(plan: Plan) -> str:
         f"Host tier of {plan.host.host_bytes:,} bytes, {plan.host.worker_bytes:,} per worker; on each worker "
         f"a token slot has {plan.host.token_slot_bytes:,} bytes, a state slot {plan.host.state_slot_bytes:,}."
     )
+    if plan.host.arena is not None:
+        arena = [asdict(row) for row in plan.host.arena.rows]
+        return f"{head} One arena of {plan.host.arena.pages:,} pages each.\n" + table(arena, ARENA_COLUMNS)
     return head + "\n" + table(rows, SLOT_COLUMNS)
 
 

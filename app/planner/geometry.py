@@ -55,6 +55,8 @@ class Geometry:
     growing_layers: int
     window_layers: int
     window_tokens: int
+    has_chunks: bool
+    """True when the windows do not slide but begin anew at fixed places."""
     recurrent_layers: int
     idle_layers: int
     recurrence: Recurrence | None
@@ -148,6 +150,7 @@ def read_geometry(config: Mapping[str, Any], with_draft_layers: bool = False) ->
         growing_layers=growing + (_draft_layers(fields) if with_draft_layers else 0),
         window_layers=_count(kinds, "window"),
         window_tokens=_window(fields) if "window" in kinds else 0,
+        has_chunks="chunked_attention" in str(fields.raw("layer_types")),
         recurrent_layers=_count(kinds, "recurrent", "both"),
         idle_layers=_count(kinds, "nothing"),
         recurrence=recurrence,

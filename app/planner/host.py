@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import InvalidInput
+from engine.page_arena import page_bytes, pages_of
 from engine.sizing import SizingError, plan_slots, states_per_request
 
 SHORTEST_REFERENCE_TOKENS: Final = 4_096
@@ -51,6 +52,43 @@ class SlotRow:
     is_current: bool
 
 
+@dataclass(frozen=True)
+class ArenaRow:
+    """Sessions of one length in an arena that blocks and states share."""
+
+    session_tokens: int
+    session_bytes: int
+    """Over all workers."""
+    restorable_sessions: int
+    tokens_held: int
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """One arena of pages on each worker: no split, so what fits depends on the sessions alone."""
+
+    page_bytes: int
+    pages: int
+    rows: tuple[ArenaRow, ...]
+
+
+def plan_arena(sizes: SlotSizes, split: Split, lengths: Sequence[int]) -> ArenaPlan:
+    """How many sessions of each length an arena holds; InvalidInput when not even a block and a state fit."""
+    size = page_bytes(int(sizes.token_bytes), int(sizes.state_bytes))
+    pages = split.host_bytes // sizes.workers // size
+    least = pages_of(int(sizes.token_bytes), size) + pages_of(int(sizes.state_bytes), size)
+    if pages < least:
+        told = f"it holds no session: write at least {least * size * sizes.workers} bytes"
+        raise InvalidInput(f"host_bytes is {split.host_bytes}: {told}.", path="host_bytes")
+    return ArenaPlan(size, pages, tuple(_arena_row(sizes, split, length, size, pages) for length in lengths))
+
+
+def _arena_row(sizes: SlotSizes, split: Split, length: int, size: int, pages: int) -> ArenaRow:
+    blocks, states = _needs(sizes, split, length)
+    session = blocks * pages_of(int(sizes.token_bytes), size) + states * pages_of(int(sizes.state_bytes), size)
+    return ArenaRow(length, session * size * sizes.workers, pages // session, pages // session * length)
+
+
 def reference_lengths(longest_tokens: int, current: int | None) -> list[int]:
     """Powers of two from 4k up to the longest sequence, that one itself, and the current setting."""
     steps = [SHORTEST_REFERENCE_TOKENS << power for power in range(24)]
@@ -89,10 +127,14 @@ def _row(sizes: SlotSizes, split: Split, reference: int) -> SlotRow:
 
 def _sessions(sizes: SlotSizes, split: Split, token_slots: int, state_slots: int, session_tokens: int) -> int:
     """Sessions whose blocks and states all find a slot: the pool that gives out first decides."""
+    blocks, states = _needs(sizes, split, session_tokens)
+    return min(token_slots // blocks, state_slots // states) if states else token_slots // blocks
+
+
+def _needs(sizes: SlotSizes, split: Split, session_tokens: int) -> tuple[int, int]:
+    """The blocks of a session, and the states that the engine keeps of it."""
     blocks = -(-session_tokens // sizes.chunk_tokens)
-    by_tokens = token_slots // blocks
     if not sizes.state_bytes:
-        return by_tokens
+        return blocks, 0
     retention = split.retention_interval
-    states = blocks if retention is None else states_per_request(session_tokens, retention)
-    return min(by_tokens, state_slots // states)
+    return blocks, blocks if retention is None else states_per_request(session_tokens, retention)

@@ -10,7 +10,16 @@ from app.errors import InvalidInput
 from app.planner.block_size import Sizes, block_findings, block_tokens, reserved_bytes
 from app.planner.fields import Finding
 from app.planner.geometry import Geometry, Part, read_geometry
-from app.planner.host import USUAL_LONGEST_TOKENS, SlotRow, SlotSizes, Split, reference_lengths, slot_rows
+from app.planner.host import (
+    USUAL_LONGEST_TOKENS,
+    ArenaPlan,
+    SlotRow,
+    SlotSizes,
+    Split,
+    plan_arena,
+    reference_lengths,
+    slot_rows,
+)
 from app.planner.recurrence import DTYPE_BYTES
 from app.planner.size_text import size_text
 from app.planner.vram import Card, Reserve, VramPlan, plan_vram
@@ -34,7 +43,10 @@ class HostPlan:
     session_tokens: int | None
     layout_from: str
     """`model`, `engine` (a running one told) or `given`."""
+    eviction_policy: str
     rows: tuple[SlotRow, ...]
+    """A row for each reference length; none where there is no split."""
+    arena: ArenaPlan | None
 
 
 @dataclass(frozen=True)
@@ -162,17 +174,31 @@ def _longest(geometry: Geometry, wish: Wish) -> tuple[int, list[Finding]]:
 
 def _host(model: ModelPlan, host: HostWish, running: SlotSizes | None) -> tuple[HostPlan | None, list[Finding]]:
     findings = _size_findings(host)
+    if model.geometry.has_chunks:
+        message = "The host tier's connector does not serve chunked attention; there are no slots to plan."
+        return None, [*findings, Finding("warning", "chunks_not_served", "host_bytes", message)]
     if model.geometry.window_layers:
-        message = "The host tier's connector does not serve sliding-window attention; there are no slots to plan."
-        return None, [*findings, Finding("warning", "windows_not_served", "host_bytes", message)]
+        findings = [*findings, _windows(host)]
     sizes, source = (running, "engine") if running else (_slots(model, host), "model")
     return _host_plan(sizes, host, model.longest_tokens, source), findings
 
 
+def _windows(host: HostWish) -> Finding:
+    if host.blocks_per_chunk > 1 or host.chunk_tokens is not None:
+        raise InvalidInput(
+            "blocks_per_chunk cannot be set for a model with sliding windows: the connector serves them in single "
+            "blocks alone.",
+            path="blocks_per_chunk",
+        )
+    message = "A token slot holds the blocks of the sliding layers too, although a session needs the last ones only."
+    return Finding("note", "windows_in_slots", "host_bytes", message)
+
+
 def _slots(model: ModelPlan, host: HostWish) -> SlotSizes:
     sizes, chunk = model.sizes, _chunk_tokens(model.block_tokens, host)
+    layers = model.geometry.growing_layers + model.geometry.window_layers
     return SlotSizes(
-        token_bytes=chunk * model.geometry.bytes_per_token(sizes.kv_bytes, sizes.workers),
+        token_bytes=chunk * layers * model.geometry.attention.bytes_per_token(sizes.kv_bytes, sizes.workers),
         state_bytes=model.geometry.state_bytes(sizes.state_element_bytes, sizes.workers),
         chunk_tokens=chunk,
         workers=sizes.workers,
@@ -191,7 +217,8 @@ def _chunk_tokens(block: int, host: HostWish) -> int:
 
 def _host_plan(sizes: SlotSizes, host: HostWish, longest: int, source: str) -> HostPlan:
     split = Split(host.host_bytes, host.retention_interval, host.reference_tokens, host.session_tokens)
-    rows = slot_rows(sizes, split, reference_lengths(longest, host.reference_tokens))
+    rows = slot_rows(sizes, split, reference_lengths(longest, host.reference_tokens)) if host.is_split else []
+    arena = None if host.is_split else plan_arena(sizes, split, reference_lengths(longest, host.session_tokens))
     return HostPlan(
         host_bytes=host.host_bytes,
         worker_bytes=host.host_bytes // sizes.workers,
@@ -201,7 +228,9 @@ def _host_plan(sizes: SlotSizes, host: HostWish, longest: int, source: str) -> H
         retention_interval=host.retention_interval,
         session_tokens=host.session_tokens,
         layout_from=source,
+        eviction_policy=host.eviction_policy,
         rows=tuple(rows),
+        arena=arena,
     )
 
 
@@ -216,6 +245,12 @@ def _reference_findings(geometry: Geometry, host: HostWish | None) -> list[Findi
     """Without a retention interval every block gets a state, and memory is gone long before tokens are."""
     if host is None or host.retention_interval is not None or not geometry.recurrent_layers:
         return []
+    if not host.is_split:
+        message = (
+            "The engine keeps a state at every block, which leaves little room for tokens; "
+            "set --prefix-cache-retention-interval 0 to keep the newest only."
+        )
+        return [Finding("warning", "states_fill_the_arena", "retention_interval", message)]
     message = (
         "The engine keeps a state at every block, so the reference length changes nothing and few tokens are held; "
         "set --prefix-cache-retention-interval 0 to keep the newest only."

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.planner.wish import EVERY_BLOCK
+from engine.config import ARENA_POLICIES, ConfigError, parse_config
 from engine.sizing import DEFAULT_REFERENCE_TOKENS
 
 #: Engine flags that the planner understands, by the planner's own names.
@@ -31,6 +32,14 @@ def asked_by_profile(kv_transfer_config: Mapping[str, Any], flags: Mapping[str, 
     return asked | (_host(extra, flags) if isinstance(extra, Mapping) else {})
 
 
+def _policy(extra: Mapping[str, Any]) -> str:
+    """As the connector itself decides it; a configuration that it refuses is planned as a split."""
+    try:
+        return parse_config(extra).eviction_policy
+    except ConfigError:
+        return "lru"
+
+
 def _host(extra: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     if extra.get("cpu_bytes_to_use") is None:
         return {}
@@ -40,5 +49,8 @@ def _host(extra: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         "reference_tokens": extra.get("mamba_state_slots_reference_tokens") or DEFAULT_REFERENCE_TOKENS,
         "retention_interval": EVERY_BLOCK if interval is None else interval,
     }
+    asked["eviction_policy"] = _policy(extra)
+    if asked["eviction_policy"] in ARENA_POLICIES:
+        del asked["reference_tokens"]
     chunk = {"blocks_per_chunk": extra.get("blocks_per_chunk"), "chunk_tokens": extra.get("block_size")}
     return asked | {name: value for name, value in chunk.items() if value is not None}

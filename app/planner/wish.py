@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.errors import InvalidInput
 from app.planner.block_size import BLOCK_UNITS, Platform
 from app.planner.vram import USUAL_OVERHEAD_BYTES
-from engine.config import parse_bytes
+from engine.config import ARENA_POLICIES, EVICTION_POLICIES, parse_bytes
 
 KV_DTYPES: Final = {
     "auto": 2,
@@ -32,6 +32,7 @@ STATE_DTYPES: Final = {
     "fp16": "float16",
 }
 EVERY_BLOCK: Final = "every_block"
+POLICIES: Final = dict.fromkeys(EVICTION_POLICIES)
 MOST_TOKENS: Final = 1 << 27
 MOST_BYTES: Final = 1 << 60
 USUAL_UTILIZATION: Final = 0.92
@@ -62,6 +63,7 @@ class HostWish:
     """The host tier."""
 
     host_bytes: int
+    eviction_policy: str
     reference_tokens: int | None
     retention_interval: int | None
     session_tokens: int | None
@@ -70,6 +72,11 @@ class HostWish:
     """Of a token slot, where it is told in tokens instead of blocks."""
     token_slot_bytes: int | None
     state_slot_bytes: int | None
+
+    @property
+    def is_split(self) -> bool:
+        """True when blocks and states have slots of their own, whose numbers a reference length decides."""
+        return self.eviction_policy not in ARENA_POLICIES
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ NAMES: Final = frozenset(
         "max_num_batched_tokens",
         "mtp",
         "host_bytes",
+        "eviction_policy",
         "reference_tokens",
         "retention_interval",
         "session_tokens",
@@ -150,6 +158,7 @@ def _host(given: Mapping[str, Any]) -> HostWish | None:
     host_bytes = _bytes(given, "host_bytes")
     wish = HostWish(
         host_bytes=host_bytes or 0,
+        eviction_policy=_choice(given, "eviction_policy", POLICIES, "lru"),
         reference_tokens=_tokens(given, "reference_tokens"),
         retention_interval=_retention(given),
         session_tokens=_tokens(given, "session_tokens"),

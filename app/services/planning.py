@@ -122,8 +122,8 @@ class Planning:
     async def _running_slots(self, found: FleetModel, plan: Plan, now: float) -> SlotSizes | None:
         """The slots' sizes as the engine's own numbers tell them, while it runs."""
         gauges = await self._gauges(found.engine, now)
-        if plan.host is None or plan.model is None:
-            return None
+        if plan.host is None or plan.model is None or plan.host.arena is not None:
+            return None  # in an arena the pools' numbers say what is free, not how large a slot is
         token, state = _slot_bytes(gauges, TOKEN), _slot_bytes(gauges, STATE)
         if token is None:
             return None

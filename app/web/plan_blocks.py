@@ -106,10 +106,26 @@ class SlotLine:
 
 
 @dataclass(frozen=True)
-class SlotsBlock:
-    """What does each reference length buy? `plot` is JSON for the drawing."""
+class ArenaLine:
+    """How many sessions of one length an arena holds."""
 
+    length: Quantity
+    session: Quantity
+    sessions: Quantity
+    tokens_held: Quantity
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class SlotsBlock:
+    """What does each reference length buy, or, without a split, how many sessions come back?
+
+    `plot` is JSON for the drawing.
+    """
+
+    heading: str
     facts: tuple[str, ...]
+    arena_lines: tuple[ArenaLine, ...]
     lines: tuple[SlotLine, ...]
     has_states: bool
     plot: str

@@ -60,6 +60,17 @@ def _engine(values: Mapping[str, str], _: Gettext) -> tuple[PlanInput, ...]:
 def _host(values: Mapping[str, str], _: Gettext) -> tuple[PlanInput, ...]:
     return (
         _size("host_bytes", _("Memory, all workers"), values, "64 GiB"),
+        _choice(
+            "eviction_policy",
+            _("Policy"),
+            values,
+            (
+                ("lru", _("lru: split")),
+                ("arc", _("arc: split")),
+                ("value", _("value: arena")),
+                ("hyper", _("hyper: arena")),
+            ),
+        ),
         _text("reference_tokens", _("Reference length now"), values, _("Marked below."), _("tokens"), "65536"),
         _text("session_tokens", _("A typical session"), values, _("Empty: the reference."), _("tokens"), "65536"),
         _text(

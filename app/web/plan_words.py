@@ -100,8 +100,15 @@ def _of_the_wish(_: Gettext) -> dict[str, str]:
         ),
         "beyond_the_model": _("max_model_len is %(asked)s, the model was made for %(told)s."),
         "longest_assumed": _("Neither the model nor max_model_len tells the longest sequence; %(tokens)s is used."),
-        "windows_not_served": _(
-            "The host tier's connector does not serve sliding-window attention; there are no slots to plan."
+        "chunks_not_served": _(
+            "The host tier's connector does not serve chunked attention; there are no slots to plan."
+        ),
+        "windows_in_slots": _(
+            "A token slot holds the blocks of the sliding layers too, although a session needs the last ones only."
+        ),
+        "states_fill_the_arena": _(
+            "The engine keeps a state at every block, which leaves little room for tokens; "
+            "set --prefix-cache-retention-interval 0 to keep the newest only."
         ),
         "state_at_every_block": _(
             "The engine keeps a state at every block, so the reference length changes nothing and few tokens are held; "

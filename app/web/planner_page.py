@@ -11,7 +11,7 @@ from typing import Any
 from app.errors import InvalidInput
 from app.planner.fields import Finding
 from app.planner.geometry import Part
-from app.planner.host import SlotRow
+from app.planner.host import ArenaRow, SlotRow
 from app.planner.plan import HostPlan, ModelPlan, Plan, parts_of
 from app.planner.vram import VramPlan
 from app.planner.wish import NAMES
@@ -21,6 +21,7 @@ from app.web.contexts import PlannerPage
 from app.web.formats import Quantity
 from app.web.i18n import Gettext, Language
 from app.web.plan_blocks import (
+    ArenaLine,
     KeyFigure,
     LayerLine,
     PlanFault,
@@ -92,7 +93,7 @@ def _slots_missing(plan: Plan, _: Gettext) -> str:
     if plan.host is not None:
         return ""
     if plan.wish.host is not None:
-        return _("This model has sliding windows, which the host tier does not serve.")
+        return _("This model has chunked attention, which the host tier does not serve.")
     return _("Write the host tier's memory to see what each reference length buys.")
 
 
@@ -202,12 +203,37 @@ def _slots(host: HostPlan, _: Gettext) -> SlotsBlock:
     facts.append(
         _("sizes as the running engine has them") if host.layout_from == "engine" else _("sizes from the model")
     )
+    arena = host.arena
+    if arena is not None:
+        facts.append(_("one arena, no split"))
     return SlotsBlock(
+        heading=_("What does each reference length buy?") if arena is None else _("How many sessions come back?"),
         facts=tuple(facts),
+        arena_lines=() if arena is None else tuple(_arena_line(row, host, _) for row in arena.rows),
         lines=tuple(_slot_line(row, _) for row in host.rows),
-        has_states=has_states,
-        plot=_plot(host.rows),
+        has_states=has_states and arena is None,
+        plot=_plot(host.rows) if arena is None else _arena_plot(arena.rows, host),
     )
+
+
+def _arena_line(row: ArenaRow, host: HostPlan, _: Gettext) -> ArenaLine:
+    return ArenaLine(
+        length=_whole(row.session_tokens),
+        session=formats.size(row.session_bytes),
+        sessions=_whole(row.restorable_sessions),
+        tokens_held=formats.count(row.tokens_held, _("tok")),
+        is_current=row.session_tokens == host.session_tokens,
+    )
+
+
+def _arena_plot(rows: Sequence[ArenaRow], host: HostPlan) -> str:
+    columns = {
+        "at": [row.session_tokens for row in rows],
+        "tokens": [row.tokens_held for row in rows],
+        "sessions": [row.restorable_sessions for row in rows],
+        "current": host.session_tokens,
+    }
+    return json.dumps(columns)
 
 
 def _slot_line(row: SlotRow, _: Gettext) -> SlotLine:
@@ -249,4 +275,10 @@ def _command(asked: Mapping[str, Any]) -> str:
 
 
 #: What the command would take anyway.
-USUAL = {("platform", "cuda"), ("kv_dtype", "auto"), ("state_dtype", "auto"), ("retention_interval", "0")}
+USUAL = {
+    ("eviction_policy", "lru"),
+    ("platform", "cuda"),
+    ("kv_dtype", "auto"),
+    ("state_dtype", "auto"),
+    ("retention_interval", "0"),
+}

@@ -38,6 +38,7 @@ class PlanBody(BaseModel):
     max_num_batched_tokens: Number = Field(None, description="Tokens of a step; counts for sliding windows.")
     mtp: bool | str | None = Field(None, description="Count the layers that predict further tokens.")
     host_bytes: Size = Field(None, description="Memory of the host tier over all workers.")
+    eviction_policy: str | None = Field(None, description="lru (default) or arc: a split; value or hyper: one arena.")
     reference_tokens: Number = Field(None, description="The current mamba_state_slots_reference_tokens.")
     retention_interval: Number = Field(
         None, description='As --prefix-cache-retention-interval; "every_block" where it is not set. Default 0.'

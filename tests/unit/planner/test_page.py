@@ -86,6 +86,13 @@ async def test_both_budgets_are_shown(client: httpx.AsyncClient) -> None:
     assert "Does it fit the card? fits 8 × 131k tok need" in shown
 
 
+async def test_an_arena_is_shown_by_length_of_sessions(client: httpx.AsyncClient) -> None:
+    """There is no reference length to choose then."""
+    shown = await told(client, QWEN36_27B, host_bytes="64 GiB", eviction_policy="value", session_tokens="65536")
+    assert "How many sessions come back?" in shown and "one arena, no split" in shown
+    assert "reference length" not in shown.lower()
+
+
 async def test_an_error_stands_at_its_field(client: httpx.AsyncClient) -> None:
     """The block names it, and the script puts the sentence there."""
     answer = await client.post("/planner", data={"config": "{}"}, headers=FRAGMENT)
@@ -137,6 +144,8 @@ def every_finding() -> list[Plan]:
         (plain(4, 8, 8, 512, model_type="gemma3_text", sliding_window=512, num_key_value_heads=None), gpu),
         (plain(4, 8, 2, 512, quantization_config={"kv_cache_quant_algo": "FP8"}), {}),
         (DEEPSEEK_V3 | {"index_topk": 2048}, {}),
+        (QWEN36_27B, {"host_bytes": "64GiB", "retention_interval": "every_block", "eviction_policy": "value"}),
+        (plain(2, 8, 2, 512, layer_types=["chunked_attention", "full_attention"], attention_chunk_size=512), gpu),
         ({**MODELS["Granite-4.0-H-Tiny"].config, "mamba_d_conv": None}, {}),
     ]
     return [make_plan(config, read_wish(asked)) for config, asked in cases]

@@ -16,9 +16,10 @@ from app.planner.fields import read_config
 from app.planner.geometry import read_geometry
 from app.planner.host import SlotSizes, Split, reference_lengths, slot_rows
 from app.planner.plan import Plan, make_plan, plan_slots_alone
+from app.planner.profile import asked_by_profile
 from app.planner.wish import EVERY_BLOCK, NAMES, read_wish
 from engine.sizing import plan_slots
-from tests.unit.planner.models import DEEPSEEK_V3, LINEAR, MODELS, QWEN36_27B, every
+from tests.unit.planner.models import DEEPSEEK_V3, FULL, LINEAR, MODELS, QWEN36_27B, every, plain
 
 GIB = 1 << 30
 
@@ -276,10 +277,61 @@ def test_a_running_engine_s_slots_come_first() -> None:
     assert next(row for row in told["slots"] if row["is_current"])["token_slots"] == 390
 
 
-def test_windows_have_no_slots() -> None:
-    """The connector refuses such models at start; the planner says so before."""
+def test_windows_are_in_the_slots_too() -> None:
+    """The engine offers every block of the sliding layers; the connector keeps them, in single blocks alone."""
     plan = planned("gpt-oss-20b", host_bytes="64GiB")
-    assert "windows_not_served" in codes(plan) and plan.host is None
+    assert "windows_in_slots" in codes(plan)
+    assert plan.as_json()["host"]["token_slot_bytes"] == 16 * 49_152
+    with pytest.raises(InvalidInput) as caught:
+        planned("gpt-oss-20b", host_bytes="64GiB", blocks_per_chunk=2)
+    assert caught.value.path == "blocks_per_chunk"
+
+
+def test_chunked_attention_has_no_slots() -> None:
+    """The connector refuses such models at start; the planner says so before."""
+    config = plain(8, 8, 2, 1024, layer_types=[*["chunked_attention"] * 3, FULL] * 2, attention_chunk_size=8192)
+    plan = make_plan(config, read_wish({"host_bytes": "64GiB"}))
+    assert "chunks_not_served" in codes(plan) and plan.host is None
+
+
+def test_an_arena_has_no_split_to_find() -> None:
+    """Blocks and states share pages; for each length of sessions how many come back, none by reference."""
+    asked = {"host_bytes": "64GiB", "eviction_policy": "value", "session_tokens": 65_536}
+    told = planned("Qwen3.6-27B", **asked).as_json()
+    assert told["slots"] == []
+    arena = told["host"]["arena"]
+    sessions = {row["session_tokens"]: row["restorable_sessions"] for row in arena["rows"]}
+    best = max(
+        row["restorable_sessions"]
+        for row in planned("Qwen3.6-27B", **asked | {"eviction_policy": "lru"}).as_json()["slots"]
+    )
+    assert sessions[65_536] >= best
+    for row in arena["rows"]:
+        held = row["session_tokens"] * 65_536 + 2 * 153_944_064
+        assert held <= row["session_bytes"] < held * 1.01 + 784 * 65_536
+        assert row["session_bytes"] * row["restorable_sessions"] <= 64 * GIB
+    with pytest.raises(InvalidInput, match="holds no session: write at least"):
+        planned("Qwen3.6-27B", **asked | {"host_bytes": "100MiB"})
+    assert "states_fill_the_arena" in codes(planned("Qwen3.6-27B", **asked, retention_interval=EVERY_BLOCK))
+
+
+@pytest.mark.parametrize(
+    ("extra", "policy", "reference"),
+    [
+        ({}, "value", None),
+        ({"mamba_state_slots_reference_tokens": 16_384}, "lru", 16_384),
+        ({"eviction_policy": "arc"}, "arc", 65_536),
+        ({"eviction_policy": "hyper"}, "hyper", None),
+        ({"no_such_key": 1}, "lru", 65_536),
+    ],
+)
+def test_a_profile_is_planned_as_the_connector_reads_it(
+    extra: dict[str, Any], policy: str, reference: int | None
+) -> None:
+    """The policy it takes by itself, and a reference length only where there is a split."""
+    asked = asked_by_profile({"kv_connector_extra_config": {"cpu_bytes_to_use": 64 * GIB, **extra}}, {})
+    assert (asked["eviction_policy"], asked.get("reference_tokens")) == (policy, reference)
+    assert asked["retention_interval"] == EVERY_BLOCK
 
 
 def test_a_budget_that_was_meant_in_gib_is_noticed() -> None:
