@@ -22,7 +22,9 @@ ENGINE_ONLY = frozenset({"torch", "vllm", "transformers", "tokenizers", "safeten
 #: What the engine half may import, the standard library and itself apart.
 ENGINE_MAY_IMPORT = frozenset({"numpy", "torch", "vllm"})
 #: The modules of the engine half that the deck uses too. They import the standard library alone.
-SHARED = frozenset({"engine.sizing", "engine.metric_names", "engine.config", "engine.residency_place", "engine.page_arena"})
+SHARED = frozenset(
+    {"engine.sizing", "engine.metric_names", "engine.config", "engine.residency_place", "engine.page_arena"}
+)
 #: Modules that everything may import because they import nothing of ours.
 LEAVES = ("app.errors", "app.supervisor.states", "engine.metric_names")
 #: Who may import the web layer: the composition root, and the command line that starts it.
