@@ -13,6 +13,7 @@ from app.profiles.flags import KV_DTYPES
 from app.profiles.memory import HostMemory, ranks_of
 from app.profiles.sizes import exact_size, read_whole, shown
 from app.profiles.transfer import extra_of, is_ours
+from engine.config import ARENA_POLICIES
 
 #: Tokens that a block is a multiple of.
 BLOCK_UNITS: Final = {"cuda": 16, "cpu": 128}
@@ -46,6 +47,7 @@ def check_conflicts(one: Settings, context: Context) -> list[Finding]:
         *_host_and_vram(one),
         *_dtype(one, context),
         *_lengths(one, context),
+        *_unused_reference(one),
     ]
 
 
@@ -219,6 +221,15 @@ def _lengths(one: Settings, context: Context) -> Iterable[Finding]:
         remedy = fix("Write %(near)s", put(path, length), near=str(length))
         sentence = "No session can be %(reference)s tokens long: max-model-len is %(length)s."
         yield warning(path, sentence, remedy, reference=reference, length=length)
+
+
+def _unused_reference(one: Settings) -> Iterable[Finding]:
+    extra = extra_of(one.config)
+    key, policy = "mamba_state_slots_reference_tokens", extra.get("eviction_policy")
+    if is_ours(one.config) and policy in ARENA_POLICIES and extra.get(key) is not None:
+        path = f"{EXTRA}.{key}"
+        sentence = "With eviction_policy %(policy)s there is no split, so this length decides nothing."
+        yield note(path, sentence, fix("Remove it", drop(path)), policy=policy)
 
 
 def _multiple(value: int, unit: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from app.derive.profile_text import DECK_FLAGS, FLAG_NAME, VARIABLE_NAME
 from app.profiles.finding import Finding, Fix, drop, error, fix, put, rename
-from app.profiles.sizes import read_whole, shown
+from app.profiles.sizes import MOST_GIB, read_number, read_whole, shown
 
 FlagKind = Literal["tokens", "count", "bytes", "ratio", "yes", "word", "gib"]
 
@@ -53,6 +53,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         Flag("kv-offloading-size", "gib", 0),
     )
 }
+
 WHOLE_KINDS: Final = ("tokens", "count", "bytes")
 
 
@@ -122,7 +123,7 @@ def _whole(flag: Flag, path: str, value: Any) -> Finding | None:
 
 
 def _ratio(flag: Flag, path: str, value: Any) -> Finding | None:
-    number = _number(value)
+    number = read_number(value)
     most = flag.most or 1.0
     if number is not None and 0 < number <= most:
         return None
@@ -134,19 +135,10 @@ def _ratio(flag: Flag, path: str, value: Any) -> Finding | None:
 
 
 def _gib(path: str, value: Any) -> Finding | None:
-    number = _number(value)
-    if number is not None and number > 0:
+    number = read_number(value)
+    if number is not None and 0 < number <= MOST_GIB:
         return None
     return error(path, "Write %(wanted)s, not %(value)s.", wanted="a number of GiB", value=shown(value))
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _is_human_number(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from app.profiles.context import Version
 from engine.config import SPEC_NAME, UNSERVED, TierConfig
 
-Kind = Literal["any", "bytes", "whole", "yes", "text", "list", "object"]
+Kind = Literal["any", "bytes", "gib", "whole", "yes", "text", "list", "object"]
 
 #: Keys of vLLM's KVTransferConfig.
 TRANSFER_KEYS: Final = (
@@ -47,6 +47,13 @@ OFFLOADING: Final = "OffloadingConnector"
 LMCACHE: Final = "LMCacheConnectorV1"
 SIMPLE: Final = "SimpleCPUOffloadConnector"
 MULTI: Final = "MultiConnector"
+#: Keys whose values are bytes, and may be written with a unit.
+SIZE_KEYS: Final = (
+    "cpu_bytes_to_use",
+    "cpu_bytes_to_use_per_rank",
+    "disk_capacity_bytes",
+    "sync_load_budget_bytes",
+)
 #: The spec that the connector takes when none is named.
 STOCK_SPEC: Final = "CPUOffloadingSpec"
 OUR_KEYS: Final = tuple(item.name for item in fields(TierConfig))
@@ -108,7 +115,8 @@ _CONNECTORS: Final[Mapping[str, KeyTable]] = {
             Key("use_native", "yes"),
             Key("skip_last_n_tokens", "whole"),
             Key("discard_partial_chunks", "yes"),
-            Key("max_local_cpu_size"),
+            Key("max_local_cpu_size", "gib"),
+            Key("lmcache.max_local_cpu_size", "gib"),
         ),
         ("lmcache.",),
     ),

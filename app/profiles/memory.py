@@ -13,7 +13,7 @@ from typing import Any, Final
 from app.profiles import keys
 from app.profiles.context import Box, Context
 from app.profiles.finding import EXTRA, Finding, fix, put, warning
-from app.profiles.sizes import GIB, MEANT_GIB_BELOW, exact_size, read_size, read_whole, size_text
+from app.profiles.sizes import GIB, MEANT_GIB_BELOW, MOST_GIB, exact_size, read_number, read_size, read_whole, size_text
 from app.profiles.transfer import extra_of, is_ours, spec_of
 from engine.config import SPEC_NAME
 
@@ -90,7 +90,7 @@ def host_memory(
 ) -> tuple[HostMemory, ...]:
     """What each connector of a profile takes; empty where there is none or its size is not known."""
     ranks = ranks_of(flags)
-    by_flag = _number(flags.get("kv-offloading-size"))
+    by_flag = _gib(flags.get("kv-offloading-size"))
     if by_flag and flags.get("kv-offloading-backend", "native") == "native":
         per_rank = by_flag * GIB / ranks.of_replica
         return (HostMemory(keys.OFFLOADING, "flags.kv-offloading-size", per_rank, ranks),)
@@ -133,10 +133,10 @@ def _lmcache(
 ) -> Iterable[HostMemory]:
     """Each rank takes the whole of what is written, in GiB."""
     for key in _LMCACHE_KEYS:
-        if (size := _number(extra.get(key))) is not None:
+        if (size := _gib(extra.get(key))) is not None:
             yield HostMemory(connector, f"{place}.{key}", size * GIB, ranks)
             return
-    if (size := _number(environment.get(_LMCACHE_VARIABLE))) is not None:
+    if (size := _gib(environment.get(_LMCACHE_VARIABLE))) is not None:
         yield HostMemory(connector, f"environment.{_LMCACHE_VARIABLE}", size * GIB, ranks)
 
 
@@ -211,11 +211,6 @@ def _size(value: Any) -> int | None:
     return size if size is not None and size > 0 else None
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if 0 < number < 1e15 else None
+def _gib(value: Any) -> float | None:
+    number = read_number(value)
+    return number if number is not None and 0 < number <= MOST_GIB else None

@@ -11,12 +11,6 @@ from app.profiles.finding import EXTRA, Finding, error, fix, note, put
 from app.profiles.flags import FLAGS, WHOLE_KINDS
 from app.profiles.sizes import exact_size, meant_size, read_size, read_whole, shown
 
-_SIZE_KEYS: Final = (
-    "cpu_bytes_to_use",
-    "cpu_bytes_to_use_per_rank",
-    "disk_capacity_bytes",
-    "sync_load_budget_bytes",
-)
 _CONNECTORS: Final = (keys.OFFLOADING, keys.SIMPLE)
 _COUNT_KEYS: Final = (
     "mamba_state_slots_reference_tokens",
@@ -45,7 +39,7 @@ def normal_config(config: Mapping[str, Any]) -> Normal:
     values, found = dict(extra), []
     for key in extra:
         path = f"{EXTRA}.{key}"
-        value, finding = _size(path, extra[key]) if key in _SIZE_KEYS else _whole(path, key, extra[key])
+        value, finding = _size(path, extra[key]) if key in keys.SIZE_KEYS else _whole(path, key, extra[key])
         values[key] = value
         found += [finding] if finding else []
     return Normal({**config, "kv_connector_extra_config": values}, tuple(found))
@@ -66,18 +60,16 @@ def normal_flags(flags: Mapping[str, Any]) -> Normal:
 
 
 def _size(path: str, value: Any) -> tuple[Any, Finding | None]:
-    if isinstance(value, float) and value.is_integer():
-        return int(value), None
-    if not isinstance(value, str):
-        return value, None
     size = read_size(value)
     if size is not None:
-        return size, _noted(path, value, size, is_size=True)
+        return size, _noted(path, value, size, is_size=True) if isinstance(value, str) else None
     if near := meant_size(value):
         meant = read_size(near)
         remedy = fix("Write %(near)s", put(path, meant), near=near)
         return value, error(path, "%(value)s is not a size; was %(near)s meant?", remedy, value=shown(value), near=near)
-    return value, None
+    if value is None:
+        return value, None
+    return value, error(path, "Write %(wanted)s, not %(value)s.", wanted="a size such as 64 GiB", value=shown(value))
 
 
 def _whole(path: str, key: str, value: Any) -> tuple[Any, Finding | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -10,6 +11,11 @@ from engine.config import parse_bytes
 GIB: Final = 1 << 30
 #: Below this, a number of bytes was probably meant as a number of GiB.
 MEANT_GIB_BELOW: Final = 4096
+#: More is no size that somebody means.
+MOST_GIB: Final = 1e9
+MOST_BYTES: Final = 1 << 62
+#: What is longer is no number that somebody means.
+MOST_CHARACTERS: Final = 32
 _SHORT_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])\s*", re.IGNORECASE)
 _WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*")
 
@@ -20,9 +26,10 @@ def read_size(value: Any) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return parse_bytes(value) if isinstance(value, str) else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= MOST_BYTES else None
+    size = parse_bytes(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
+    return size if size is not None and size <= MOST_BYTES else None
 
 
 def meant_size(text: Any) -> str | None:
@@ -35,11 +42,22 @@ def read_whole(value: Any) -> int | None:
     """A whole number, in quotes or not; None when it is none."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and _WHOLE.fullmatch(value):
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= MOST_BYTES else None
+    if isinstance(value, str) and len(value) <= MOST_CHARACTERS and _WHOLE.fullmatch(value):
         return int(value)
     return value if isinstance(value, int) else None
+
+
+def read_number(value: Any) -> float | None:
+    """A number, in quotes or not; None when it is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def size_text(size: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from app.profiles.finding import Finding, Fix, TextEdit, has_errors
 from app.profiles.sizes import meant_size, read_size
 
+#: No size, length or count of a profile has more.
+MOST_DIGITS = 19
 #: Parts of a profile by the path that findings use -> the field of the form.
 FIELDS = {"kv-transfer-config": "kv_transfer_config"}
 
@@ -50,12 +53,22 @@ def parse_object(text: str, path: str) -> ParsedText:
     if not text.strip():
         return ParsedText({})
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_int=_whole,
+            parse_float=_finite,
+        )
+        json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         return _failed(_syntax(text, error, path))
     except _DuplicateKey as error:
         sentence = "%(key)s is written twice; keep one."
         return _failed(Finding("error", path, sentence, values={"key": f'"{error}"'}))
+    except UnicodeEncodeError:
+        sentence = "A text here ends in half a character (a lone surrogate); write the whole one."
+        return _failed(Finding("error", path, sentence))
     except RecursionError:
         sentence = "This is nested too deeply to be a configuration."
         return _failed(Finding("error", path, sentence))
@@ -87,6 +100,19 @@ class _Constant(ValueError):
 
 def _refuse_constant(name: str) -> Any:
     raise _Constant(name)
+
+
+def _whole(digits: str) -> int:
+    if len(digits.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(digits[:MOST_DIGITS])
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(digits[:MOST_DIGITS])
+    return number
 
 
 def _number(path: str, told: str) -> Finding:

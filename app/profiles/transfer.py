@@ -9,8 +9,8 @@ from typing import Any, Final
 from app.profiles import keys
 from app.profiles.context import Context, Version
 from app.profiles.finding import CONFIG, EXTRA, Finding, Fix, drop, error, fix, note, put, rename, warning
-from app.profiles.keys import OFFLOADING, STOCK_SPEC, TRANSFER_KEYS, KeyTable
-from app.profiles.sizes import shown
+from app.profiles.keys import OFFLOADING, SIZE_KEYS, STOCK_SPEC, TRANSFER_KEYS, KeyTable
+from app.profiles.sizes import MOST_GIB, read_number, read_size, shown
 from engine.config import EVICTION_POLICIES, SPEC_NAME, UNSERVED, ConfigError, parse_config
 
 #: In `TieringOffloadingSpec`, for a check of one key at a time.
@@ -21,7 +21,10 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     "text": "text in quotes",
     "list": "a list in brackets",
     "object": "an object in braces",
+    "bytes": "a size such as 64 GiB",
+    "gib": "a number of GiB",
 }
+
 _STOCK_POLICIES: Final = ("lru", "arc")
 
 
@@ -62,6 +65,8 @@ def kind_finding(path: str, kind: str, value: Any) -> Finding | None:
         "text": isinstance(value, str),
         "list": isinstance(value, list),
         "object": isinstance(value, Mapping),
+        "bytes": isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "gib": 0 < (read_number(value) or 0) <= MOST_GIB,
     }
     if good.get(kind, True):
         return None
@@ -158,7 +163,7 @@ def _key(
     path = f"{EXTRA}.{key}"
     known = _known(connector, table, key, context.engine_version)
     if known is not None:
-        found = kind_finding(path, known, extra[key]) if extra[key] is not None and known != "bytes" else None
+        found = kind_finding(path, known, extra[key]) if extra[key] is not None else None
         if found:
             yield found
     elif context.is_allowed(path):
@@ -171,9 +176,9 @@ def _known(connector: str, table: KeyTable | None, key: str, version: Version) -
     """The kind of value that a key takes; None when nobody reads the key."""
     if table is None:
         return "any" if connector == OFFLOADING and key in keys.shared_offloading_keys() else None
-    if key.startswith(table.prefixes or ("\0",)):
-        return "any"
-    return next((one.kind for one in table.keys if one.name == key and one.is_in(version)), None)
+    if own := next((one.kind for one in table.keys if one.name == key and one.is_in(version)), None):
+        return own
+    return "any" if key.startswith(table.prefixes or ("\0",)) else None
 
 
 def _unknown(
@@ -264,13 +269,18 @@ def _allowed(path: str, key: str) -> Finding:
 
 def _as_the_connector_reads(extra: Mapping[str, Any]) -> Iterable[Finding]:
     """The connector's own sentences, key by key: it stops at its first, the reader wants them all."""
-    known = {key: value for key, value in extra.items() if key in keys.OUR_KEYS}
+    known = {key: value for key, value in extra.items() if key in keys.OUR_KEYS and not _is_told(key, value)}
     refused = [
         finding for key, value in known.items() if (finding := _refused({"cpu_bytes_to_use": _SOME_SIZE, key: value}))
     ]
     yield from refused
     if not refused and (whole := _refused(known)):
         yield whole
+
+
+def _is_told(key: str, value: Any) -> bool:
+    """A size that could not be read was told as such before; the connector would end on some of them."""
+    return key in SIZE_KEYS and value is not None and read_size(value) is None
 
 
 def _threshold(extra: Mapping[str, Any], context: Context) -> Iterable[Finding]:

@@ -15,7 +15,7 @@ from app.profiles.check import Draft, check
 from app.profiles.context import Box, Claim, Context
 from app.profiles.finding import EXTRA
 from app.profiles.memory import host_memory
-from engine.config import EVICTION_POLICIES, UNSERVED
+from engine.config import ARENA_POLICIES, EVICTION_POLICIES, UNSERVED
 from tests.unit.profiles.drafts import (
     DENSE,
     GIB,
@@ -266,6 +266,11 @@ MALFORMED = [
     '{"a": ' * 5000,
     '{"a": ' + "9" * 5000 + "}",
     "\ufeff{}",
+    '{"a": 1e400}',
+    '{"a": -1e999}',
+    '{"a": 99999999999999999999}',
+    '{"a": "\\ud800"}',
+    '{"\\udfff": 1}',
 ]
 
 
@@ -406,6 +411,14 @@ def test_lengths_beyond_the_model_and_references_beyond_the_length() -> None:
     transfer = config({**OURS, "mamba_state_slots_reference_tokens": 262_144})
     found = checked(transfer, {"max-model-len": 131_072})
     assert at(found, "mamba_state_slots_reference_tokens", "warning").fixes[0].operations[0].value == 131_072
+
+
+@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+def test_reference_length_where_nothing_is_split(policy: str) -> None:
+    """It decides the split of `lru` and `arc`; elsewhere a note says that it does nothing."""
+    found = checked(config({**OURS, "eviction_policy": policy, "mamba_state_slots_reference_tokens": 65536}))
+    expected = "note" if policy in ARENA_POLICIES else None
+    assert severities(found).get("mamba_state_slots_reference_tokens") == expected
 
 
 # --- memory -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_any_text_gives_an_answer(text: str) -> None:
     assert parsed.is_valid or parsed.findings[0].message
 
 
-@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none(), max_size=5))
+@given(st.dictionaries(st.text(), st.integers(-(10**18), 10**18) | st.text() | st.booleans() | st.none(), max_size=5))
 def test_valid_json_is_read_as_written(value: dict[str, Any]) -> None:
     """A JSON object comes back equal, in any script."""
     assert parse_object(json.dumps(value), "flags").value == value

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes import fake_deck
 from tests.unit.profiles.drafts import GIB, OURS, config
+from tests.unit.profiles.test_check import MALFORMED
 from tests.unit.web.conftest import BEARER, running
 
 API = "/api/v1/profiles"
@@ -229,3 +230,30 @@ async def test_unknown_fleets_and_versions_are_told(client: httpx.AsyncClient) -
     assert (await client.post(f"{API}/validate", json={"fleet": "nobody"})).status_code == 404
     assert (await client.post(f"{API}/validate", json={"engine_version": "new"})).status_code == 422
     assert (await client.get(f"{API}/agents/versions/2/command", params={"fleet": "nobody"})).status_code == 404
+
+
+@pytest.mark.parametrize("part", ["kv_transfer_config", "flags", "environment"])
+async def test_whatever_is_pasted_is_answered(client: httpx.AsyncClient, part: str) -> None:
+    """Each malformed text is one error at its part, and saving it is refused with a sentence."""
+    for text in MALFORMED:
+        told = await validated(client, **{part: text})
+        assert [one["severity"] for one in told["findings"]] == ["error"], text
+        answer = await client.post(f"{API}/pasted/versions", json={part: text})
+        assert answer.status_code == 422, text
+        assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "size", ["9" * 400, "9" * 400 + " GiB", "9" * 30 + "TiB", 10**18, -(10**18), 1e300, [1], {"a": 1}]
+)
+async def test_sizes_beyond_reason_are_answered(client: httpx.AsyncClient, size: Any) -> None:
+    """As sizes and as flags, never a fault of the deck."""
+    for body in (
+        {"kv_transfer_config": config({**OURS, "cpu_bytes_to_use": size})},
+        {"kv_transfer_config": config({"cpu_bytes_to_use": size})},
+        {"kv_transfer_config": config({"max_local_cpu_size": size}, "LMCacheConnectorV1")},
+        {"kv_transfer_config": config(), "flags": {"kv-cache-memory-bytes": size, "tensor-parallel-size": size}},
+        {"kv_transfer_config": config(), "flags": {"kv-offloading-size": size, "gpu-memory-utilization": size}},
+    ):
+        told = await validated(client, **body)
+        assert told["findings"]
