@@ -215,14 +215,6 @@ class Profiles:
         version = await self.version(name, number)
         return exported(version.profile, version.number, version)
 
-    async def compare(self, name: str, old: int, new: int) -> Sequence[Change]:
-        """Fields that differ between two versions of a profile. Raises NotFound."""
-        return differences(await self.version(name, old), await self.version(name, new))
-
-    async def compare_any(self, old: tuple[str, int | None], new: tuple[str, int | None]) -> Sequence[Change]:
-        """Fields that differ between any two versions; None = the newest. Raises NotFound."""
-        return differences(await self.version(*old), await self.version(*new))
-
     async def shell_command(self, name: str, number: int, fleet: str | None = None) -> str:
         """The start of an engine of a fleet with a version, as one line for a shell. Raises NotFound, InvalidInput."""
         version = await self.version(name, number)

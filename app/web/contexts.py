@@ -140,6 +140,8 @@ class ProfilePage(Page):
     environment: str
     allow: str
     """Allowed paths, as a JSON list."""
+    fleets: tuple[Choice, ...]
+    """The fleets to check against, where there are several."""
     groups: tuple[FormGroup, ...]
     presets: tuple[PresetLine, ...]
     versions: tuple[VersionLine, ...]

@@ -72,7 +72,9 @@ async def new_profile(request: Request, deck: DeckDep) -> Response:
     """The editor on an empty sheet."""
     language = language_of(request)
     title = language.gettext("New profile")
-    return render(request, new_profile_page(shell(request, title, "profiles"), language, await box_of(deck)))
+    fleets = sorted({status.fleet for status in deck.engines.statuses()})
+    page = new_profile_page(shell(request, title, "profiles"), language, await box_of(deck), fleets)
+    return render(request, page)
 
 
 @router.get("/profiles/{name}")

@@ -50,7 +50,8 @@ async def profile_facts(deck: Deck, wanted: Wanted, now: float) -> ProfileFacts:
         engines=deck.engines.statuses(),
         rollouts=await deck.rollouts.list(),
         others=[summary.latest for summary in summaries if summary.name != wanted.name],
-        runs=await _runs(deck, wanted.name, now),
+        runs=await runs_with_numbers(deck, wanted.name, now),
+        fleets=sorted({status.fleet for status in deck.engines.statuses()}),
         box=await box_of(deck),
     )
 
@@ -73,11 +74,12 @@ async def _compared(deck: Deck, wanted: Wanted, shown: VersionView, now: float) 
         return None
     if old.id == shown.id:
         raise InvalidInput("Compare two different versions.", path="compare")
-    means = await consequences(deck.planning, old, shown, now)
+    means = await consequences(deck.planning, old, shown, now, deck.engines.statuses())
     return Compared(old, shown, differences(old, shown), means)
 
 
-async def _runs(deck: Deck, name: str, now: float) -> list[RunFacts]:
+async def runs_with_numbers(deck: Deck, name: str, now: float) -> list[RunFacts]:
+    """The runs of a profile's versions, newest first; of the newest few also where their tokens came from."""
     runs = await deck.profiles.history(name, RUNS_SHOWN)
     told = [await _with_numbers(deck, run, now) for run in runs[:RUNS_WITH_NUMBERS]]
     return [*told, *map(RunFacts, runs[RUNS_WITH_NUMBERS:])]

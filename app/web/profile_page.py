@@ -76,6 +76,7 @@ class ProfileFacts:
     """The newest version of each other profile."""
     runs: Sequence[RunFacts]
     box: Box
+    fleets: Sequence[str]
 
 
 def profiles_page(shell: Shell, summaries: Sequence[ProfileSummary]) -> ProfilesPage:
@@ -88,7 +89,7 @@ def profiles_page(shell: Shell, summaries: Sequence[ProfileSummary]) -> Profiles
     )
 
 
-def new_profile_page(shell: Shell, language: Language, box: Box) -> ProfilePage:
+def new_profile_page(shell: Shell, language: Language, box: Box, fleets: Sequence[str]) -> ProfilePage:
     """The editor on an empty sheet."""
     _ = language.gettext
     return ProfilePage(
@@ -102,6 +103,7 @@ def new_profile_page(shell: Shell, language: Language, box: Box) -> ProfilePage:
         flags="",
         environment="",
         allow="[]",
+        fleets=_fleets(fleets),
         groups=form_groups(box, _),
         presets=tuple(_preset_line(preset, _) for preset in presets(box.memory_bytes)),
         versions=(),
@@ -128,6 +130,7 @@ def profile_page(shell: Shell, language: Language, facts: ProfileFacts) -> Profi
         flags=as_text(shown.flags),
         environment=as_text(shown.environment),
         allow=json.dumps(list(shown.allow), ensure_ascii=False),
+        fleets=_fleets(facts.fleets),
         groups=form_groups(facts.box, _),
         presets=(),
         versions=tuple(_version_line(version, facts, _) for version in facts.versions),
@@ -196,6 +199,11 @@ def _against(one: ValidationView, _: Gettext) -> str:
     parts += [text % {"value": one.numbers[key]} for key, text in words_of if one.numbers.get(key) is not None]
     worst = [said(found["sentence"], found["values"], _) for found in one.findings if found["severity"] == "error"]
     return " · ".join([*(part for part in parts if part), *worst[:1]])
+
+
+def _fleets(names: Sequence[str]) -> tuple[Choice, ...]:
+    """Nothing to choose where there is one."""
+    return tuple(Choice(name, name) for name in names) if len(names) > 1 else ()
 
 
 def _other(version: VersionView) -> Choice:

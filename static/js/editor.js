@@ -33,6 +33,7 @@ class Editor {
     for (const area of form.querySelectorAll("textarea.mono")) this.makeComfortable(area);
     for (const button of form.querySelectorAll("[data-depth]")) button.addEventListener("click", () => busy(button, () => this.deeper(Number(button.dataset.depth))));
     for (const button of form.querySelectorAll("[data-preset]")) button.addEventListener("click", () => this.take(JSON.parse(button.dataset.preset)));
+    this.form.querySelector("[data-fleet]")?.addEventListener("change", () => this.check());
     window.addEventListener("beforeunload", (event) => {
       if (this.isChanged && !this.isLeaving) event.preventDefault();
     });
@@ -150,7 +151,7 @@ class Editor {
   }
 
   body() {
-    return { ...this.texts(), allow: this.allow };
+    return { ...this.texts(), allow: this.allow, fleet: this.form.querySelector("[data-fleet]")?.value || null };
   }
 
   /** Ask the deck what it thinks of the text; an older answer never covers a newer one. */

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from app.deck import Deck
 from app.errors import InvalidInput
 from app.profiles.context import Version
 from app.profiles.presets import presets
-from app.services.profiles import Draft, VersionView
+from app.services.consequences import consequences
+from app.services.profiles import Draft, VersionView, differences
 from app.web.deps import DeckDep
 from app.web.finding_words import depth_summary, findings_json
-from app.web.profile_facts import box_of
+from app.web.profile_facts import box_of, runs_with_numbers
 from app.web.render import language_of
 
 router = APIRouter(prefix="/api/v1/profiles", tags=["profiles"])
@@ -24,6 +27,7 @@ JsonText = str | dict[str, Any]
 Depth = Annotated[int, Field(ge=1, le=3)]
 DEPTH_FIELD = Field(1, description="1: the text alone. 2: also the engine's interpreter. 3: also a dry run. Seconds.")
 AUTHOR = "admin"
+SHARES = ("vram", "host", "recomputed")
 
 
 class DraftBody(BaseModel):
@@ -132,9 +136,8 @@ async def compare_any(
     old: Annotated[str, Query(description="profile@number, or a profile's name for its newest version.")],
     new: Annotated[str, Query(description="As `old`.")],
 ) -> dict[str, Any]:
-    """Fields that differ between any two versions, also of different profiles."""
-    changes = await deck.profiles.compare_any(_named(old, "old"), _named(new, "new"))
-    return {"changes": [asdict(change) for change in changes]}
+    """As within a profile, between any two versions, also of different profiles."""
+    return await _compared(deck, _named(old, "old"), _named(new, "new"))
 
 
 @router.post("/import", status_code=201)
@@ -157,14 +160,18 @@ async def version(name: str, number: int, deck: DeckDep) -> dict[str, Any]:
 
 @router.get("/{name}/compare")
 async def compare(name: str, old: int, new: int, deck: DeckDep) -> dict[str, Any]:
-    """Fields that differ between two versions; null on a side = absent there."""
-    return {"changes": [asdict(change) for change in await deck.profiles.compare(name, old, new)]}
+    """Fields that differ between two versions, and what that means; null on a side = absent there."""
+    return await _compared(deck, (name, old), (name, new))
 
 
 @router.get("/{name}/runs")
 async def runs(name: str, deck: DeckDep) -> dict[str, Any]:
-    """Where and when each version ran, newest first; `ended_at` is null while it runs."""
-    return {"runs": [asdict(run) for run in await deck.profiles.history(name)]}
+    """Where and when each version ran, newest first; `ended_at` is null while it runs.
+
+    Of the newest few also the shares of the input tokens that came from VRAM and host, or were recomputed.
+    """
+    found = await runs_with_numbers(deck, name, time.time())
+    return {"runs": [asdict(one.run) | {part: getattr(one, part) for part in SHARES} for one in found]}
 
 
 @router.get("/{name}/versions/{number}/export")
@@ -199,6 +206,15 @@ async def save(name: str, body: VersionBody, deck: DeckDep) -> dict[str, Any]:
     """Save the next version of a profile, making the profile if it is new."""
     saved = await deck.profiles.save(name, body.draft(), AUTHOR, body.comment, body.fleet or None)
     return _json(saved)
+
+
+async def _compared(deck: Deck, old: tuple[str, int | None], new: tuple[str, int | None]) -> dict[str, Any]:
+    before, after = await deck.profiles.version(*old), await deck.profiles.version(*new)
+    means = await consequences(deck.planning, before, after, time.time(), deck.engines.statuses())
+    return {
+        "changes": [asdict(change) for change in differences(before, after)],
+        "consequences": [asdict(one) for one in means],
+    }
 
 
 def _text(value: JsonText) -> str:
