@@ -9,6 +9,7 @@ BENCHMARKS = (
     "benchmarks.door",
     "benchmarks.bookkeeping",
     "benchmarks.transfer",
+    "benchmarks.step_time",
     "benchmarks.restore",
     "benchmarks.restart",
     "benchmarks.replay_table",

@@ -27,9 +27,12 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
+from engine.config import SPLIT_POLICIES
 from engine.layout import GroupLayout, HostLayout
 from engine.manager import TierManager
+from engine.page_arena import page_bytes, pages_of
 from engine.sizing import SlotPlan
+from engine.value_manager import ValueManager
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 #: As the demo model: one group of attention layers, three of linear ones, blocks of 384 tokens.
@@ -69,13 +72,18 @@ def session(number: int) -> Session:
     return Session(tokens, [make_offload_key(hashes[-2], group) for group in STATE_GROUPS])
 
 
-def ours(slots: int) -> OffloadingManager:
-    """Token slots for all blocks; a state slot holds all three groups."""
+def ours(slots: int, policy: str) -> OffloadingManager:
+    """Room for that many blocks and a state for each session; a state slot holds all three groups."""
     groups = (
         GroupLayout(0, TOKEN_GROUP, "token", BLOCK_TOKENS, 64, 1, 0),
         *(GroupLayout(1 + n, group, "state", BLOCK_TOKENS, 48, 1 << n, 48 * n) for n, group in enumerate(STATE_GROUPS)),
     )
-    return TierManager(HostLayout(groups, 1, 64, 144, SlotPlan(slots, max(slots // BLOCKS, 1))))
+    states = max(slots // BLOCKS, 1)
+    if policy in SPLIT_POLICIES:
+        return TierManager(HostLayout(groups, 1, 64, 144, SlotPlan(slots, states)), policy=policy)
+    page = page_bytes(64, 144)
+    pages = slots * pages_of(64, page) + states * pages_of(144, page)
+    return ValueManager(HostLayout(groups, 1, 64, 144, SlotPlan(0, 0), pages, page), policy)
 
 
 def upstream(slots: int) -> OffloadingManager:
@@ -149,9 +157,9 @@ class Run:
         return found, time.perf_counter() - began
 
 
-def measure(slots: int) -> dict[str, Any]:
+def measure(slots: int, policy: str) -> dict[str, Any]:
     """One row: microseconds of both managers and their ratio. Rounds alternate between the two."""
-    both = {"ours": Run(ours(slots), slots), "upstream": Run(upstream(slots), slots)}
+    both = {"ours": Run(ours(slots, policy), slots), "upstream": Run(upstream(slots), slots)}
     requests = min(max(slots // BLOCKS // 2, 1), 20)
     gc.collect()
     gc.disable()  # a collection would be charged to whoever is running
@@ -162,7 +170,7 @@ def measure(slots: int) -> dict[str, Any]:
     finally:
         gc.enable()
     keys = session(0).keys
-    row: dict[str, Any] = {"slots": slots}
+    row: dict[str, Any] = {"slots": slots, "policy": policy}
     for name, run in both.items():
         new, back = median(run.new), median(run.back)
         row[f"{name}_new_request_us"], row[f"{name}_back_request_us"] = new * 1e6, back * 1e6
@@ -173,9 +181,10 @@ def measure(slots: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """For people."""
-    head = "    slots   us/key     vLLM  ratio     new us     vLLM    back us     vLLM"
+    head = "policy     slots   us/key     vLLM  ratio     new us     vLLM    back us     vLLM"
     lines = [
-        f"{row['slots']:>9} {row['ours_key_us']:>8.2f} {row['upstream_key_us']:>8.2f} {row['ratio']:>6.2f}   "
+        f"{row['policy']:<6} {row['slots']:>9} {row['ours_key_us']:>8.2f} {row['upstream_key_us']:>8.2f} "
+        f"{row['ratio']:>6.2f}   "
         f"{row['ours_new_request_us']:>8.0f} {row['upstream_new_request_us']:>8.0f}   "
         f"{row['ours_back_request_us']:>8.0f} {row['upstream_back_request_us']:>8.0f}"
         for row in rows
@@ -187,9 +196,10 @@ def main() -> int:
     """Command line entry."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bookkeeping", description=__doc__)
     parser.add_argument("--slots", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--policies", nargs="+", default=["lru", "value"], choices=["lru", "value", "hyper"])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows = [measure(slots) for slots in arguments.slots]
+    rows = [measure(slots, policy) for policy in arguments.policies for slots in arguments.slots]
     print(json.dumps(rows) if arguments.json else table(rows))
     return 0
 

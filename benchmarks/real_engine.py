@@ -64,13 +64,16 @@ class Answer:
     tokens: tuple[int, ...]
 
 
-def engine_arguments(model: Path, port: int, kv_transfer_config: Mapping[str, Any]) -> list[str]:
+def engine_arguments(
+    model: Path, port: int, kv_transfer_config: Mapping[str, Any] | None, flags: Mapping[str, Any] | None = None
+) -> list[str]:
     """The demo engine's command line: 60 MB as "VRAM", which two 30,000-token prompts overfill."""
+    connector = [] if kv_transfer_config is None else ["--kv-transfer-config", json.dumps(kv_transfer_config)]
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", "demo", "--host", "127.0.0.1", "--port", str(port)),
-        *flag_arguments(DEMO_FLAGS),
-        *("--kv-transfer-config", json.dumps(kv_transfer_config)),
+        *flag_arguments(DEMO_FLAGS | dict(flags or {})),
+        *connector,
     ]
 
 
@@ -78,13 +81,14 @@ def engine_arguments(model: Path, port: int, kv_transfer_config: Mapping[str, An
 def running_engine(
     model: Path,
     log: Path,
-    kv_transfer_config: Mapping[str, Any] = HOST_TIER,
+    kv_transfer_config: Mapping[str, Any] | None = HOST_TIER,
     environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> Iterator[EngineProcess]:
-    """A real engine with a port of its own; on leaving, no process of its tree is left."""
+    """A real engine with a port of its own; on leaving, no process of its tree is left. `flags` change the demo's."""
     port = _free_port()
     process = subprocess.Popen(  # noqa: S603 - an argument list, no shell
-        engine_arguments(model, port, kv_transfer_config),
+        engine_arguments(model, port, kv_transfer_config, flags),
         env=_engine_environment() | dict(environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

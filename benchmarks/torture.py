@@ -1,0 +1,318 @@
+"""Randomised requests against a real engine whose host tier and VRAM are far too small: are answers still right?
+
+Prompts grow, fork, are shorter than a block, end at a boundary or beside it, are given up in the middle of their
+prefill, and are pushed out while they run; now and then VRAM, or every cache, is emptied. Asked one at a time, each
+answer must be the one computed without any cache (the same engine, with a salt of its own). Eight at once, the first
+token's log-probability must be within what batching alone changes. Checksums of all slots are on (`verify`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.demo.model import build_demo_model
+from benchmarks.real_engine import HOST_TIER, metrics, running_engine
+
+BLOCK = 384
+LONGEST = 3_500
+AT_ONCE = 8
+#: An engine without any cache shows as much between alone and eight at once.
+LOGPROB_TOLERANCE = 0.15
+LIMIT_SECONDS = 300.0
+#: 40 blocks of VRAM for tokens and states; 25 token slots and 6 state slots in the host tier.
+FLAGS = {"kv-cache-memory-bytes": 16_000_000, "max-model-len": 6_144}
+HOST_BYTES = 20_000_000
+REFERENCE_TOKENS = 2_300
+#: The engine lets its caches be emptied.
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
+
+Tokens = tuple[int, ...]
+
+
+def host_tier(**change: Any) -> dict[str, Any]:
+    """The field report's configuration, too small, with checksums."""
+    extra = {
+        **HOST_TIER["kv_connector_extra_config"],
+        "cpu_bytes_to_use": HOST_BYTES,
+        "mamba_state_slots_reference_tokens": REFERENCE_TOKENS,
+        "verify": True,
+        **change,
+    }
+    return HOST_TIER | {"kv_connector_extra_config": extra}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: the tokens, and the first one's most probable tokens with their log-probabilities."""
+
+    tokens: Tokens
+    first: dict[str, float]
+
+
+@dataclass
+class Report:
+    """What happened, and what was wrong."""
+
+    rounds: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    largest_logprob_difference: float = 0.0
+    counters: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def fine(self) -> bool:
+        """Every answer was right, every slot held what was stored, and the tier was really in use."""
+        kinds = ("hits", "evictions", "preemptions")
+        return not self.wrong and not self.counters["verify_failures"] and all(self.counters[kind] for kind in kinds)
+
+
+def ask(base_url: str, tokens: Tokens, answer_tokens: int, salt: str | None = None) -> Reply:
+    """Greedy. A salt makes every block unknown to all caches."""
+    body: dict[str, Any] = {
+        "model": "demo",
+        "prompt": list(tokens),
+        "max_tokens": answer_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "logprobs": 5,
+    }
+    if salt is not None:
+        body["cache_salt"] = salt
+    response = httpx.post(f"{base_url}/v1/completions", json=body, timeout=LIMIT_SECONDS)
+    response.raise_for_status()
+    choice = response.json()["choices"][0]
+    return Reply(tuple(choice["token_ids"]), choice["logprobs"]["top_logprobs"][0])
+
+
+def give_up(base_url: str, tokens: Tokens, after_seconds: float) -> None:
+    """Ask and hang up, most likely within the prefill."""
+    body = {"model": "demo", "prompt": list(tokens), "max_tokens": 64, "ignore_eos": True, "stream": True}
+    with contextlib.suppress(httpx.TimeoutException):
+        httpx.post(f"{base_url}/v1/completions", json=body, timeout=after_seconds)
+
+
+def empty(base_url: str, host_too: bool = False) -> bool:
+    """Forget what VRAM has, and what the host tier has; False if VRAM was in use."""
+    asked = {"reset_external": host_too}
+    response = httpx.post(f"{base_url}/reset_prefix_cache", params=asked, timeout=LIMIT_SECONDS)
+    response.raise_for_status()
+    return bool(response.json()["success"])
+
+
+class Prompts:
+    """Sessions that grow and fork, by chance but the same for the same seed."""
+
+    def __init__(self, seed: str) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - nothing secret
+        self._sessions: list[Tokens] = []
+
+    def next(self) -> tuple[str, Tokens]:
+        """A kind and a prompt."""
+        kinds = (
+            ("new", "short", "boundary")
+            if not self._sessions
+            else ("new", "short", "boundary", *3 * ("grow", "fork", "again"))
+        )
+        kind = self.rng.choice(kinds)
+        tokens = getattr(self, f"_{kind}")()[:LONGEST]
+        if kind != "again":
+            self._sessions = [*self._sessions, tokens][-12:]
+        return kind, tokens
+
+    def boundary_length(self, most_blocks: int) -> int:
+        """At the end of a block, or one beside it."""
+        return self.rng.randint(1, most_blocks) * BLOCK + self.rng.choice((-1, 0, 1))
+
+    def fresh(self, length: int) -> Tokens:
+        """Tokens that nobody has asked for."""
+        return tuple(self.rng.randrange(3, 500) for _ in range(length))
+
+    def _new(self) -> Tokens:
+        return self.fresh(self.rng.randint(BLOCK, 2_500))
+
+    def _short(self) -> Tokens:
+        return self.fresh(self.rng.randint(1, BLOCK - 1))
+
+    def _boundary(self) -> Tokens:
+        return self.fresh(self.boundary_length(5))
+
+    def _again(self) -> Tokens:
+        return self.rng.choice(self._sessions)
+
+    def _grow(self) -> Tokens:
+        return self._again() + self.fresh(self.rng.randint(1, 2 * BLOCK))
+
+    def _fork(self) -> Tokens:
+        trunk = self._again()
+        at = self.rng.choice((self.rng.randint(1, len(trunk)), self.boundary_length(max(len(trunk) // BLOCK, 1))))
+        return trunk[:at] + self.fresh(self.rng.randint(1, BLOCK))
+
+
+class Torture:
+    """Rounds against one engine."""
+
+    def __init__(self, base_url: str, seed: int) -> None:
+        self.report = Report()
+        self._base_url = base_url
+        # What is computed among others differs by rounding, and so does what goes on from it: kept apart.
+        self._alone, self._together = Prompts(f"alone {seed}"), Prompts(f"together {seed}")
+        self._cold: dict[tuple[Tokens, int], Reply] = {}
+        self._salts = 0
+
+    def run(self, rounds: int) -> Report:
+        """Half of them one at a time; every fourth round eight at once, every fourth with some given up."""
+        began, before = time.monotonic(), metrics(self._base_url)
+        for number in range(rounds):
+            kind = ("serial", "abort", "serial", "at once")[number % 4]
+            {"serial": self._serial, "abort": self._abort, "at once": self._at_once}[kind]()
+            self.report.rounds += 1
+        self.report.seconds = time.monotonic() - began
+        self.report.counters = _rises(before, metrics(self._base_url))
+        return self.report
+
+    def _serial(self, count: int = 3) -> None:
+        for _ in range(count):
+            kind, tokens = self._alone.next()
+            self.report.asked[kind] += 1
+            if self._alone.rng.random() < 0.5:
+                self._empty(host_too=self._alone.rng.random() < 0.05)
+            self._compare(kind, tokens, ask(self._base_url, tokens, 8))
+
+    def _empty(self, host_too: bool = False) -> None:
+        """The host tier is emptied even while transfers are under way."""
+        done = empty(self._base_url, host_too)
+        self.report.asked["host tier emptied" if host_too else "VRAM emptied"] += done or host_too
+
+    def _compare(self, kind: str, tokens: Tokens, found: Reply) -> None:
+        cold = self._without_cache(tokens, 8)
+        if found.tokens != cold.tokens:
+            self.report.wrong.append(f"{kind}, {len(tokens)} tokens: {found.tokens} instead of {cold.tokens}")
+
+    def _abort(self) -> None:
+        """One is given up and then asked for again; two are given up at once."""
+        _, tokens = self._alone.next()
+        give_up(self._base_url, tokens, self._alone.rng.uniform(0.02, 0.6))
+        self._wait_until_idle()
+        self._compare("after giving up", tokens, ask(self._base_url, tokens, 8))
+        rng = self._together.rng
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                pool.submit(give_up, self._base_url, self._together.next()[1], rng.uniform(0.02, 0.6))
+        self._wait_until_idle()
+        self.report.asked["given up"] += 3
+        self._serial(1)
+
+    def _wait_until_idle(self) -> None:
+        """The engine hears of a hang-up some steps later."""
+        busy = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        while any(metrics(self._base_url)[name,] for name in busy):
+            time.sleep(0.05)
+
+    def _at_once(self) -> None:
+        """More than VRAM holds, each about to need another block, so that some are pushed out."""
+        source = self._together
+        rng = source.rng
+        prompts = [source.next()[1] for _ in range(AT_ONCE // 2)]
+        prompts += [source.fresh(source.boundary_length(5) - 8) for _ in range(AT_ONCE - len(prompts))]
+        answers = [rng.choice((8, 8, 24, 48)) for _ in prompts]
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            replies = [pool.submit(ask, self._base_url, *asked) for asked in zip(prompts, answers, strict=True)]
+            if rng.random() < 0.3:
+                time.sleep(rng.uniform(0.1, 2.0))
+                self._empty(host_too=True)
+            found = [reply.result() for reply in replies]
+        self.report.asked["at once"] += len(prompts)
+        for tokens, reply in zip(prompts, found, strict=True):
+            self._compare_first(tokens, reply)
+
+    def _compare_first(self, tokens: Tokens, found: Reply) -> None:
+        cold = self._without_cache(tokens, 8)
+        token = max(cold.first, key=cold.first.__getitem__)
+        difference = abs(found.first.get(token, float("-inf")) - cold.first[token])
+        self.report.largest_logprob_difference = max(self.report.largest_logprob_difference, difference)
+        if difference > LOGPROB_TOLERANCE:
+            self.report.wrong.append(f"at once, {len(tokens)} tokens: first log-probability differs by {difference}")
+
+    def _without_cache(self, tokens: Tokens, answer_tokens: int) -> Reply:
+        if (tokens, answer_tokens) not in self._cold:
+            self._salts += 1
+            self._cold[tokens, answer_tokens] = ask(self._base_url, tokens, answer_tokens, f"salt {self._salts}")
+        return self._cold[tokens, answer_tokens]
+
+
+def _rises(before: dict[tuple[str, ...], float], after: dict[tuple[str, ...], float]) -> dict[str, float]:
+    wanted = {
+        "hits": "vllm:external_prefix_cache_hits_total",
+        "vram_hits": "vllm:prefix_cache_hits_total",
+        "preemptions": "vllm:num_preemptions_total",
+        "evictions": "tierdeck_host_evictions_total",
+        "refused_stores": "tierdeck_host_refused_stores_total",
+        "verify_failures": "tierdeck_host_verify_failures_total",
+    }
+    return {
+        word: sum(value - before.get(key, 0) for key, value in after.items() if key[0] == name)
+        for word, name in wanted.items()
+    }
+
+
+@contextlib.contextmanager
+def telling(log: Path) -> Iterator[None]:
+    """Print the engine's errors if the engine fails."""
+    try:
+        yield
+    except httpx.HTTPError:
+        print(*[line for line in log.read_text().splitlines() if "ERROR" in line][:80], sep="\n", file=sys.stderr)
+        raise
+
+
+def main() -> int:
+    """Command line entry; non-zero when an answer was wrong or a slot was."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", default="lru")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tierdeck-torture-") as directory:
+        model = build_demo_model(Path(directory) / "demo")
+        tier = host_tier(eviction_policy=arguments.policy)
+        log = Path(directory) / "engine.log"
+        with running_engine(model, log, tier, ENVIRONMENT, FLAGS) as engine, telling(log):
+            report = Torture(engine.base_url, arguments.seed).run(arguments.rounds)
+    print(json.dumps(vars(report)) if arguments.json else text(report))
+    return 0 if report.fine else 1
+
+
+def text(report: Report) -> str:
+    """For people."""
+    asked = ", ".join(f"{count} {kind}" for kind, count in sorted(report.asked.items()))
+    counted = ", ".join(f"{word.replace('_', ' ')} {value:.0f}" for word, value in report.counters.items())
+    return "\n".join(
+        [
+            f"{report.rounds} rounds in {report.seconds:.0f} s: {asked}",
+            counted,
+            f"largest difference of a first log-probability, eight at once: {report.largest_logprob_difference:.3f}",
+            *report.wrong,
+            "fine" if report.fine else "NOT FINE",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
