@@ -21,7 +21,7 @@ from app.profiles.finding import Finding
 from app.services.engine_probe import EngineProbe, Facts
 from app.services.profiles import Profiles, VersionView, against, draft_of
 from app.services.surroundings import Surroundings
-from app.supervisor.command import EngineSpec, Profile, engine_argv
+from app.supervisor.command import EngineSpec, Profile, engine_argv, is_path_like
 from app.supervisor.records import engine_spec
 
 TEXT, INTERPRETER, DRY_RUN = 1, 2, 3
@@ -108,7 +108,9 @@ class DeepChecks:
         profile = Profile("draft", 0, 0, checked.kv_transfer_config, checked.flags, checked.environment)
         arguments = engine_argv(replace(spec, profile=profile))[1 + len(spec.entry) :]
         try:
-            told = await self._probe.dry_run(spec.interpreter, arguments, checked.environment)
+            # As at a start: a model on this machine needs no hub, and must not wait for one.
+            offline = {"HF_HUB_OFFLINE": "1"} if is_path_like(spec.model) else {}
+            told = await self._probe.dry_run(spec.interpreter, arguments, offline | checked.environment)
         except TierdeckError as fault:
             return _with(checkup, [not_heard(fault.message)])
         done = replace(checkup, steps=tuple(told["steps"]), numbers=told["numbers"])
