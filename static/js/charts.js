@@ -189,8 +189,7 @@ function newest(data) {
 /** The newest values may be of now, of a stretch that ends now, or of a while ago. */
 function whenNewest(data, index) {
   if (data.to - data.at[index] > 2 * data.step_seconds) return clock(data.at[index]);
-  const stretch = Math.max(data.smoothed_seconds, data.step_seconds);
-  return stretch > 10 ? t("last %(time)s", { time: inUnit(stretch, "seconds") }) : t("now");
+  return data.smoothed_seconds > 10 ? t("last %(time)s", { time: inUnit(data.smoothed_seconds, "seconds") }) : t("now");
 }
 
 function nearMark(data, index) {
