@@ -151,13 +151,13 @@ async def test_sessions_are_still_there_after_the_restart(deck: Deck) -> None:
 
 
 async def test_a_profile_that_cannot_start_is_taken_back(deck: Deck) -> None:
-    """A host tier larger than the machine: one sentence with the numbers, the engine serves the old version."""
+    """A host tier larger than the machine: one sentence with both numbers, the engine serves the old version."""
     async with deck.client() as client:
         running = (await client.get("/api/v1/engines/main-1")).json()["running_version"]
         version = await _save_changed(client, cpu_bytes_to_use="900TiB")
         ended = await _roll_out(client, version)
         assert ended["state"] == "rolled_back"
-        assert "cpu_bytes_to_use" in ended["reason"]
+        assert "900 TiB" in ended["reason"] and "machine" in ended["reason"]
         engine = (await client.get("/api/v1/engines/main-1")).json()
         answer = await client.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "max_tokens": 1})
     assert (engine["state"], engine["running_version"]) == ("ready", running)
