@@ -18,7 +18,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from engine.arena import Arena, check_memory
 from engine.config import ConfigError, TierConfig, parse_config
 from engine.handover import surroundings
-from engine.layout import HostLayout, host_layout
+from engine.layout import HostLayout, host_layout, is_window
 from engine.manager import TierManager
 from engine.metrics import definitions
 from engine.residency import residency_of
@@ -93,6 +93,7 @@ class TieringOffloadingSpec(OffloadingSpec):
 
 
 def _layout(config: OffloadingConfig, tier_config: TierConfig) -> HostLayout:
+    _check_windows(config)
     groups = [
         (group.group_id, group.tokens_per_block, spec, len(group.layer_names))
         for group, spec in zip(config.groups, _specs(config), strict=True)
@@ -124,6 +125,14 @@ def _check_parallelism(config: OffloadingConfig) -> None:
     # Pipeline stages have other layers each, and so slots of other sizes.
     if config.parallel.pp_size > 1:
         raise ConfigError("The host tier cannot serve pipeline parallelism yet: start with --pipeline-parallel-size 1.")
+
+
+def _check_windows(config: OffloadingConfig) -> None:
+    # Laid out and stored they are, but in the engine an answer after a restore was once not the cold one's.
+    if any(is_window(spec) for spec in _specs(config)):
+        raise ConfigError(
+            "The host tier cannot serve sliding-window attention yet: start this model without --kv-transfer-config."
+        )
 
 
 def _copier(tier_config: TierConfig, kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:
