@@ -11,9 +11,12 @@ import gc
 import hashlib
 import json
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,10 +30,15 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
+from benchmarks.replay import no_collections
 from engine.config import SPLIT_POLICIES
 from engine.layout import GroupLayout, HostLayout
 from engine.manager import TierManager
 from engine.page_arena import page_bytes, pages_of
+from engine.residency import ResidentMemory, pool_shapes
+from engine.residency_arena import ResidentArena
+from engine.residency_place import MOUNT, PREFIX
+from engine.residency_plan import Plan, WorkerNote, write_note
 from engine.sizing import SlotPlan
 from engine.value_manager import ValueManager
 
@@ -72,18 +80,30 @@ def session(number: int) -> Session:
     return Session(tokens, [make_offload_key(hashes[-2], group) for group in STATE_GROUPS])
 
 
-def ours(slots: int, policy: str) -> OffloadingManager:
-    """Room for that many blocks and a state for each session; a state slot holds all three groups."""
+def ours(slots: int, policy: str, kept_in: Path | None = None) -> OffloadingManager:
+    """Room for that many blocks and a state for each session; a state slot holds all three groups. With a directory
+    the contents would outlive the engine.
+    """
     groups = (
         GroupLayout(0, TOKEN_GROUP, "token", BLOCK_TOKENS, 64, 1, 0),
         *(GroupLayout(1 + n, group, "state", BLOCK_TOKENS, 48, 1 << n, 48 * n) for n, group in enumerate(STATE_GROUPS)),
     )
     states = max(slots // BLOCKS, 1)
     if policy in SPLIT_POLICIES:
-        return TierManager(HostLayout(groups, 1, 64, 144, SlotPlan(slots, states)), policy=policy)
+        split = HostLayout(groups, 1, 64, 144, SlotPlan(slots, states))
+        return TierManager(split, policy=policy, memory=ResidentMemory(_kept(kept_in, split)) if kept_in else None)
     page = page_bytes(64, 144)
     pages = slots * pages_of(64, page) + states * pages_of(144, page)
-    return ValueManager(HostLayout(groups, 1, 64, 144, SlotPlan(0, 0), pages, page), policy)
+    arena = HostLayout(groups, 1, 64, 144, SlotPlan(0, 0), pages, page)
+    return ValueManager(arena, policy, memory=ResidentArena(_kept(kept_in, arena)) if kept_in else None)
+
+
+def _kept(directory: Path, layout: HostLayout) -> Plan:
+    """With the notes of a worker whose files nobody writes to."""
+    plan = Plan(directory / f"{PREFIX}bookkeeping" / uuid.uuid4().hex, "run", {}, pool_shapes(layout), 1)
+    plan.make_directory()
+    write_note(plan.worker_note(0), WorkerNote({}, "birth", plan.run, None))
+    return plan
 
 
 def upstream(slots: int) -> OffloadingManager:
@@ -157,18 +177,15 @@ class Run:
         return found, time.perf_counter() - began
 
 
-def measure(slots: int, policy: str) -> dict[str, Any]:
+def measure(slots: int, policy: str, kept_in: Path | None = None) -> dict[str, Any]:
     """One row: microseconds of both managers and their ratio. Rounds alternate between the two."""
-    both = {"ours": Run(ours(slots, policy), slots), "upstream": Run(upstream(slots), slots)}
+    both = {"ours": Run(ours(slots, policy, kept_in), slots), "upstream": Run(upstream(slots), slots)}
     requests = min(max(slots // BLOCKS // 2, 1), 20)
     gc.collect()
-    gc.disable()  # a collection would be charged to whoever is running
-    try:
+    with no_collections():
         for _ in range(ROUNDS):
             for run in both.values():
                 run.round(requests)
-    finally:
-        gc.enable()
     keys = session(0).keys
     row: dict[str, Any] = {"slots": slots, "policy": policy}
     for name, run in both.items():
@@ -197,9 +214,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bookkeeping", description=__doc__)
     parser.add_argument("--slots", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--policies", nargs="+", default=["lru", "value"], choices=["lru", "value", "hyper"])
+    parser.add_argument("--kept", action="store_true", help="contents outlive the engine: every slot has its row")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows = [measure(slots, policy) for policy in arguments.policies for slots in arguments.slots]
+    with tempfile.TemporaryDirectory(dir=MOUNT) as directory:
+        kept_in = Path(directory) if arguments.kept else None
+        rows = [measure(slots, policy, kept_in) for policy in arguments.policies for slots in arguments.slots]
     print(json.dumps(rows) if arguments.json else table(rows))
     return 0
 

@@ -1,6 +1,8 @@
 """The door against direct: the whole deck (`tierdeck up`) in front of a mock engine, same client, same run.
 
-`python -m benchmarks.door [--json] [--seconds S]`
+`python -m benchmarks.door [--json] [--seconds S] [--router PROGRAM]`
+
+With `--router` the program of PyPI's `vllm-router` (Rust) is measured in the same turns.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,10 +42,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Result:
-    """Direct, through the door, and what the door costs."""
+    """Direct, through the door, and what the door costs; through another router if one was named."""
 
     direct: Side
     door: Side
+    router: Side | None
+    router_ratio: float | None
+    """The door's requests per second by the router's."""
     added_first_byte_ms: float
     throughput_ratio: float
     deck_cpu_ms_per_request: float
@@ -156,23 +161,29 @@ async def silent_streams(port: int, deck: psutil.Process) -> float:
     return grown / 1e6
 
 
-async def measure(direct_port: int, door_port: int, deck: psutil.Process, seconds: float) -> Result:
-    """Direct and through the door in turns, so that what else the machine does hits both."""
-    firsts: dict[int, list[float]] = {direct_port: [], door_port: []}
-    rates: dict[int, list[float]] = {direct_port: [], door_port: []}
+async def measure(
+    direct_port: int, door_port: int, router_port: int | None, deck: psutil.Process, seconds: float
+) -> Result:
+    """Direct, through the door, through the router in turns, so that what else the machine does hits all."""
+    ports = [port for port in (direct_port, door_port, router_port) if port is not None]
+    firsts: dict[int, list[float]] = {port: [] for port in ports}
+    rates: dict[int, list[float]] = {port: [] for port in ports}
     carried, cpu_seconds = 0, 0.0
     for _ in range(ROUNDS):
-        for port in (direct_port, door_port):
+        for port in ports:
             firsts[port] += await first_bytes(port, seconds / ROUNDS)
             before = _cpu_seconds(deck)
             count, rate = await throughput(port, seconds / ROUNDS)
             rates[port].append(rate)
             if port == door_port:
                 carried, cpu_seconds = carried + count, cpu_seconds + _cpu_seconds(deck) - before
-    direct, door = (_side(firsts[port], rates[port]) for port in (direct_port, door_port))
+    sides = [_side(firsts[port], rates[port]) for port in ports]
+    direct, door, router = sides[0], sides[1], sides[2] if router_port else None
     return Result(
         direct=direct,
         door=door,
+        router=router,
+        router_ratio=door.requests_per_second / router.requests_per_second if router else None,
         added_first_byte_ms=door.first_byte_p50_ms - direct.first_byte_p50_ms,
         throughput_ratio=door.requests_per_second / direct.requests_per_second,
         deck_cpu_ms_per_request=cpu_seconds / carried * 1000,
@@ -219,6 +230,35 @@ def running_deck(directory: Path) -> Iterator[tuple[psutil.Process, int, int]]:
             process.wait(60)
 
 
+@contextmanager
+def running_router(program: str | None, engine_port: int) -> Iterator[int | None]:
+    """PyPI's vllm-router in front of the same mock: its port; None where none was named."""
+    if program is None:
+        yield None
+        return
+    port = _free_port()
+    ports = ["--port", str(port), "--prometheus-port", str(_free_port())]
+    worker = ["--worker-urls", f"http://127.0.0.1:{engine_port}", "--policy", "round_robin", "--log-level", "error"]
+    command = [program, *ports, *worker]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - as asked
+    try:
+        _wait_for_answer(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait_for_answer(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError, asyncio.TimeoutError):
+            uvloop.run(asyncio.wait_for(first_bytes(port, 0.1), 2))
+            return
+        time.sleep(0.2)
+    raise RuntimeError("the router does not answer")
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -251,6 +291,10 @@ def table(result: Result) -> str:
         ("the deck's processor time for each of them", "", f"{result.deck_cpu_ms_per_request:.2f} ms", ""),
         (f"{result.silent_streams} open silent streams", "", f"{result.silent_streams_mb:.0f} MB", ""),
     ]
+    if result.router is not None:
+        at, asked = f"{result.router.first_byte_p50_ms:.2f} ms", f"{result.router.requests_per_second:,.0f}"
+        rows.append(("the other router: first byte, median", "", at, ""))
+        rows.append(("the other router: requests/s, and the door's by them", "", asked, f"x {result.router_ratio:.3f}"))
     return "\n".join(f"{name:<56}{direct:>12}{door:>12}{cost:>12}" for name, direct, door, cost in rows)
 
 
@@ -259,10 +303,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.door", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each way and measure")
+    parser.add_argument("--router", help="the program vllm-router, to be measured beside")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, running_deck(Path(directory)) as (deck, engine_port, port):
         uvloop.run(first_bytes(port, 0.5))  # waits at the door until the engine is ready
-        result = uvloop.run(measure(engine_port, port, deck, arguments.seconds))
+        with running_router(arguments.router, engine_port) as router_port:
+            result = uvloop.run(measure(engine_port, port, router_port, deck, arguments.seconds))
     print(json.dumps(asdict(result)) if arguments.json else table(result))
 
 

@@ -25,9 +25,9 @@ from app.demo.profile import DEMO_FLAGS
 from app.supervisor.command import flag_arguments
 
 READY_LINE = "Application startup complete"
-START_LIMIT_SECONDS = 300.0
+START_LIMIT_SECONDS = 600.0
 STOP_LIMIT_SECONDS = 60.0
-ANSWER_LIMIT_SECONDS = 300.0
+ANSWER_LIMIT_SECONDS = 600.0
 
 #: The field report's configuration, with 1 GiB instead of 64.
 HOST_TIER: dict[str, Any] = {

@@ -40,10 +40,16 @@ class Row:
     value_gap: float
     idle_sessions: int
     idle_restored: float | None
-    times_static: float | None
+    value_seconds: float
+    static_seconds: float
     avoidable_share: float
     us_mean: float
     us_p99: float
+
+    @property
+    def times_static(self) -> float | None:
+        """How many times as much as the static split `value` saves; None if that saves nothing."""
+        return self.value_seconds / self.static_seconds if self.static_seconds > 1.0 else None
 
     @property
     def behind(self) -> float:
@@ -74,7 +80,8 @@ def measure(family: str, seed: int, host_gib: int, requests: Sequence[Prompt], l
         value_gap=gap(value.seconds_saved),
         idle_sessions=value.idle_sessions,
         idle_restored=value.idle_sessions_restored_share,
-        times_static=value.seconds_saved / static if static > 1.0 else None,
+        value_seconds=value.seconds_saved,
+        static_seconds=static,
         avoidable_share=value.avoidable_recompute_share,
         us_mean=value.us_per_request_mean,
         us_p99=value.us_per_request_p99,
@@ -112,13 +119,17 @@ def summary(found: Sequence[Row], host_gib: int) -> str:
     here = [row for row in found if row.host_gib == host_gib]
     idle = sum(row.idle_sessions for row in here)
     back = sum(row.idle_sessions * (row.idle_restored or 0.0) for row in here)
+    static_seconds = sum(row.static_seconds for row in here)
+    value_seconds = sum(row.value_seconds for row in here)
+    times = f"{value_seconds / static_seconds:.2f} times" if static_seconds > 1.0 else "not comparable to"
     return (
         f"{host_gib} GiB: value {mean(row.value_gap for row in here):.1f} "
         f"(lowest {min(row.value_gap for row in here):.1f}, at most {max(row.behind for row in here):.1f} below the "
         f"best other), hyper {mean(row.hyper_gap for row in here):.1f}, "
         f"arena LRU {mean(row.arena_lru_gap for row in here):.1f}, "
         f"static {mean(row.static_gap for row in here):.1f}; "
-        f"{100 * back / idle if idle else 100:.0f}% of {idle} idle sessions came back"
+        f"{100 * back / idle if idle else 100:.0f}% of {idle} idle sessions came back; all together "
+        f"{times} the seconds that static saves"
     )
 
 
@@ -139,7 +150,11 @@ def main() -> int:
         found.append(row)
         if not arguments.json:
             print(line(row), flush=True)
-    print(json.dumps([asdict(row) for row in found]) if arguments.json else "\n".join(_summaries(found, sizes)))
+    print(
+        json.dumps([{**asdict(row), "times_static": row.times_static} for row in found])
+        if arguments.json
+        else "\n".join(_summaries(found, sizes))
+    )
     return 0
 
 

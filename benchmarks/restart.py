@@ -1,7 +1,8 @@
 """Sessions that come back after the engine was ended or killed: how much of what was in host memory is served.
 
 `python -m benchmarks.restart` takes about a minute per repetition: each one ends the engine in another way (SIGTERM
-or SIGKILL; API server, core or worker; idle, in the middle of a store or of a load) and starts it again.
+or SIGKILL; API server, core or worker; idle, in the middle of a store or of a load) and starts it again. 18
+repetitions are all kinds; a worker is a process of its own also where there is only one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -30,11 +32,14 @@ from app.demo.model import build_demo_model
 from app.supervisor.processes import Process
 from app.supervisor.sharedmemory import files_of, remove_unused
 from benchmarks.real_engine import HOST_TIER, Answer, EngineProcess, complete, metrics, prompt, running_engine
+from engine.config import EVICTION_POLICIES
 from engine.residency_place import ID_VARIABLE, directory_of
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the shared-memory mount itself is what is meant
 HITS = ("vllm:external_prefix_cache_hits_total",)
-LENGTHS = (12_000, 20_000, 30_000)
+#: Sessions that push each other out of a "VRAM" of some 20,000 tokens: what is loaded comes from the host.
+LENGTHS = (4_000, 8_000, 12_000)
+FLAGS = {"kv-cache-memory-bytes": 24_000_000, "max-model-len": 13_000}
 BLOCK = 384
 SETTLE_SECONDS = 2.0
 
@@ -81,9 +86,9 @@ def endings(count: int, first: int = 0) -> list[Ending]:
     return list(itertools.islice(itertools.cycle(order), first, first + count))
 
 
-def find(engine: EngineProcess, target: str) -> psutil.Process:
-    """The process of the engine that is meant."""
-    main = psutil.Process(engine.process.pid)
+def find(pid: int, target: str) -> psutil.Process:
+    """Which process is meant, of the engine whose API server has this pid."""
+    main = psutil.Process(pid)
     if not TARGETS[target]:
         return main
     return next(child for child in main.children(recursive=True) if TARGETS[target] in _title(child))
@@ -99,7 +104,7 @@ def end(engine: EngineProcess, ending: Ending, resident: list[int], seed: int) -
     """Begin what is to be interrupted, send the signal, and wait until every process has gone."""
     tree = [psutil.Process(engine.process.pid), *psutil.Process(engine.process.pid).children(recursive=True)]
     files = files_of(Process(each.pid, 0.0) for each in tree)
-    victim = find(engine, ending.target)
+    victim = find(engine.process.pid, ending.target)
     with _busy(engine.base_url, ending.moment, resident, seed):
         victim.send_signal(SIGNALS[ending.signal])
         _, alive = psutil.wait_procs(tree, timeout=60)
@@ -133,11 +138,12 @@ def _ask(url: str, tokens: list[int]) -> None:
 class Rig:
     """One model, one identity, engine after engine."""
 
-    def __init__(self, directory: Path, model: Path, identifier: str) -> None:
+    def __init__(self, directory: Path, model: Path, identifier: str, policy: str = "lru") -> None:
         self.model = model
         self.log = directory / "engine.log"  # of the last start
         self.identifier = identifier
         self.config: dict[str, Any] = json.loads(json.dumps(HOST_TIER))
+        self.config["kv_connector_extra_config"]["eviction_policy"] = policy
 
     @property
     def memory(self) -> Path:
@@ -148,7 +154,7 @@ class Rig:
     def engine(self, **extra: Any) -> Iterator[EngineProcess]:
         """A start of the engine."""
         config = self.config | {"kv_connector_extra_config": self.config["kv_connector_extra_config"] | extra}
-        with running_engine(self.model, self.log, config, {ID_VARIABLE: self.identifier}) as engine:
+        with running_engine(self.model, self.log, config, {ID_VARIABLE: self.identifier}, FLAGS) as engine:
             yield engine
 
     def left_over(self) -> list[str]:
@@ -170,8 +176,9 @@ def whole_blocks(length: int) -> int:
     return (length - 1) // BLOCK * BLOCK
 
 
-def run(rig: Rig, kinds: list[Ending]) -> list[Row]:
-    """Fill the tier once; then end, start, ask for the same sessions, again and again."""
+def run(rig: Rig, kinds: list[Ending], seconds: float = math.inf) -> list[Row]:
+    """Fill the tier once; then end, start, ask for the same sessions, again and again, until `seconds` are over."""
+    began = time.monotonic()
     prompts = [prompt(7000 + length, length) for length in LENGTHS]
     with rig.engine() as engine:
         cold = [complete(engine.base_url, tokens) for tokens in prompts]
@@ -186,8 +193,10 @@ def run(rig: Rig, kinds: list[Ending]) -> list[Row]:
             served = metrics(engine.base_url)[HITS] - before
             rows.append(_row(ending, cold, back, served, rig))
             print(_line(rows[-1]), *rows[-1].said, sep="\n  ", file=sys.stderr, flush=True)
-            following = kinds[number + 1] if number + 1 < len(kinds) else Ending("SIGTERM", "API server", "idle")
-            end(engine, following, prompts[0], number + 2)
+            last = number + 1 == len(kinds) or time.monotonic() - began > seconds
+            end(engine, Ending("SIGTERM", "API server", "idle") if last else kinds[number + 1], prompts[0], number + 2)
+        if last:
+            break
     return rows
 
 
@@ -216,13 +225,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restart", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=6)
     parser.add_argument("--first", type=int, default=0, help="kind of the first one; there are 18")
+    parser.add_argument("--policy", default="value", choices=EVICTION_POLICIES)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no repetition after this time")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tierdeck-restart-") as directory:
         model = build_demo_model(Path(directory) / "demo")
-        rig = Rig(Path(directory), model, f"restart-{os.getpid()}")
+        rig = Rig(Path(directory), model, f"restart-{os.getpid()}", arguments.policy)
+        kinds = endings(arguments.repetitions, arguments.first)
         try:
-            rows = run(rig, endings(arguments.repetitions, arguments.first))
+            rows = run(rig, kinds, arguments.seconds)
         finally:
             rig.forget()
     if arguments.json:

@@ -68,7 +68,7 @@ def summary(rounds: list[Round]) -> list[dict[str, Any]]:
 def main() -> int:
     """Command line entry; non-zero when an output differed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restore", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tierdeck-restore-") as directory:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.config import ConfigError
 from engine.layout import HostLayout, PoolName
+from engine.residency_plan import ARENA
 from engine.residency_region import WorkerShare
 
 MEMINFO = Path("/proc/meminfo")
@@ -44,7 +45,7 @@ class Arena:
         self._share = share
         self._private: mmap.mmap | None = None
         if share is None:
-            self._memory = self._anonymous({name: _pool_bytes(layout, name) for name in _POOLS})
+            self._memory = self._anonymous(_sizes(layout))
         else:
             self._memory = share.memory
 
@@ -62,7 +63,7 @@ class Arena:
     @property
     def address(self) -> int:
         """Where one arena for both pools begins."""
-        return int(self._memory["token"].ctypes.data)
+        return int(self._memory[ARENA].ctypes.data)
 
     def begin_writing(self) -> None:
         """Must be called before a slot is written."""
@@ -119,8 +120,8 @@ def _available_bytes(meminfo: Path, limit: Path) -> int | None:
     return min(found, default=None)
 
 
-def _pool_bytes(layout: HostLayout, pool: PoolName) -> int:
-    """In whole pages. One arena for both pools is the first one's."""
+def _sizes(layout: HostLayout) -> dict[str, int]:
+    """Bytes of each pool in whole pages, or of the one arena."""
     if layout.pages:
-        return layout.worker_bytes if pool == "token" else 0
-    return -(-layout.slots(pool) * layout.slot_bytes(pool) // PAGE_BYTES) * PAGE_BYTES
+        return {ARENA: layout.worker_bytes}
+    return {name: -(-layout.slots(name) * layout.slot_bytes(name) // PAGE_BYTES) * PAGE_BYTES for name in _POOLS}

@@ -17,7 +17,7 @@ DEFAULT_REFERENCE_TOKENS: Final = 65_536
 SPLIT_POLICIES: Final = ("lru", "arc")
 ARENA_POLICIES: Final = ("value", "hyper")
 EVICTION_POLICIES: Final = (*SPLIT_POLICIES, *ARENA_POLICIES)
-_CHOICE: Final = " or ".join(f'"{name}"' for name in EVICTION_POLICIES)
+_CHOICES: Final = "%(key)s cannot be %(value)s: write %(choices)s."
 MAX_TRANSFER_THREADS: Final = 64
 
 _UNITS: Final = {
@@ -29,11 +29,19 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be served; one sentence, and the key it is about."""
+    """The configuration cannot be served; one sentence, and the key it is about.
 
-    def __init__(self, message: str, key: str | None = None) -> None:
+    `sentence` is the template that the message is made of, with `values` in it, for those who tell it in another
+    language.
+    """
+
+    def __init__(
+        self, message: str, key: str | None = None, sentence: str = "", values: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.key = key
+        self.sentence = sentence
+        self.values = values or {}
 
 
 def _documented(default: Any, text: str) -> Any:
@@ -91,7 +99,7 @@ class TierConfig:
     residency: str = _documented(
         "auto",
         "Whether contents outlive the engine: `auto` under a deck that gives the memory back, `keep` always, "
-        "`off` never. Only with `lru` and `arc`; `auto` means `off` with the others.",
+        "`off` never.",
     )
     residency_foreign: str = _documented(
         "replace",
@@ -117,29 +125,26 @@ def parse_config(extra_config: Mapping[str, Any]) -> TierConfig:
     for key in extra_config:
         _check_known(key)
     if "cpu_bytes_to_use" not in extra_config:
-        raise _fault("cpu_bytes_to_use", 'is missing: write the size of the host tier, such as "64GiB"')
+        raise _fault("cpu_bytes_to_use", '%(key)s is missing: write the size of the host tier, such as "64GiB".')
     values = {key: _READERS[key](key, value) for key, value in extra_config.items()}
     if values.get("block_size") is not None and values.get("blocks_per_chunk") is not None:
-        raise _fault("block_size", "and blocks_per_chunk say the same thing: write only one of them")
+        raise _fault("block_size", "%(key)s and blocks_per_chunk say the same thing: write only one of them.")
     values.setdefault("eviction_policy", _default_policy(values))
     if values["eviction_policy"] in ARENA_POLICIES:
         _check_arena(values)
-        values["residency"] = "off"
     return TierConfig(**values)
 
 
 def _default_policy(values: Mapping[str, Any]) -> str:
     needs_split = values.get("mamba_state_slots_reference_tokens") or values.get("store_threshold", 1) > 1
-    return "lru" if needs_split or values.get("residency") == "keep" else "value"
+    return "lru" if needs_split else "value"
 
 
 def _check_arena(values: Mapping[str, Any]) -> None:
     policy = values["eviction_policy"]
     if values.get("store_threshold", 1) > 1:
-        raise _fault("store_threshold", f'is not served with eviction_policy "{policy}": write 1 or remove it')
-    if values.get("residency") == "keep":
-        advice = 'write "auto" or "off", or eviction_policy "lru"'
-        raise _fault("residency", f'"keep" is not served with eviction_policy "{policy}" yet: {advice}')
+        sentence = '%(key)s is not served with eviction_policy "%(policy)s": write 1 or remove it.'
+        raise _fault("store_threshold", sentence, policy=policy)
 
 
 def parse_bytes(text: str) -> int | None:
@@ -149,18 +154,19 @@ def parse_bytes(text: str) -> int | None:
     return int(float(match[1]) * factor) if match and factor else None
 
 
-def _fault(key: str, rest: str) -> ConfigError:
-    return ConfigError(f"kv_connector_extra_config: {key} {rest}.", key)
+def _fault(key: str, sentence: str, **values: Any) -> ConfigError:
+    values["key"] = key
+    return ConfigError(f"kv_connector_extra_config: {sentence % values}", key, sentence, values)
 
 
 def _check_known(key: str) -> None:
     if key in _READERS:
         return
     if key in UNSERVED:
-        raise _fault(key, f"is not served by this connector: {UNSERVED[key]}")
-    near = difflib.get_close_matches(str(key), _READERS, n=1)
-    advice = f"did you mean {near[0]}?" if near else "known keys are " + ", ".join(sorted(_READERS))
-    raise ConfigError(f"kv_connector_extra_config: {key} is not a known key; {advice}", str(key))
+        raise _fault(key, "%(key)s is not served by this connector: %(why)s.", why=UNSERVED[key])
+    if near := difflib.get_close_matches(str(key), _READERS, n=1):
+        raise _fault(str(key), "%(key)s is not a known key; did you mean %(near)s?", near=near[0])
+    raise _fault(str(key), "%(key)s is not a known key; known keys are %(known)s.", known=", ".join(sorted(_READERS)))
 
 
 def _size(key: str, value: Any) -> int:
@@ -168,9 +174,11 @@ def _size(key: str, value: Any) -> int:
     if isinstance(size, float) and size.is_integer():
         size = int(size)
     if not isinstance(size, int) or isinstance(size, bool):
-        raise _fault(key, f'cannot be {value!r}: write a number of bytes or a size such as "64GiB"')
+        sentence = '%(key)s cannot be %(value)s: write a number of bytes or a size such as "64GiB".'
+        raise _fault(key, sentence, value=repr(value))
     if size <= 0:
-        raise _fault(key, f'must be more than 0, not {value!r}: write a size such as "64GiB"')
+        sentence = '%(key)s must be more than 0, not %(value)s: write a size such as "64GiB".'
+        raise _fault(key, sentence, value=repr(value))
     return size
 
 
@@ -180,17 +188,22 @@ def _positive(example: int, most: int | None = None) -> Callable[[str, Any], int
             return None
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or value <= 0 or (most is not None and value > most):
-            limits = "of 1 or more" if most is None else f"from 1 to {most}"
-            raise _fault(key, f"cannot be {value!r}: write a whole number {limits}, such as {example}")
+            raise _fault(key, _limits(most), value=repr(value), most=most, example=example)
         return int(value)
 
     return read
 
 
+def _limits(most: int | None) -> str:
+    if most is None:
+        return "%(key)s cannot be %(value)s: write a whole number of 1 or more, such as %(example)s."
+    return "%(key)s cannot be %(value)s: write a whole number from 1 to %(most)s, such as %(example)s."
+
+
 def _one_of(*words: str) -> Callable[[str, Any], str]:
     def read(key: str, value: Any) -> str:
         if value not in words:
-            raise _fault(key, f"cannot be {value!r}: write " + " or ".join(f'"{word}"' for word in words))
+            raise _fault(key, _CHOICES, value=repr(value), choices=" or ".join(f'"{word}"' for word in words))
         return str(value)
 
     return read
@@ -202,7 +215,7 @@ def _at_least_one(example: int) -> Callable[[str, Any], int]:
     def checked(key: str, value: Any) -> int:
         number = read(key, value)
         if number is None:
-            raise _fault(key, f"cannot be null: write a whole number of 1 or more, such as {example}")
+            raise _fault(key, _limits(None), value="null", example=example)
         return number
 
     return checked
@@ -210,33 +223,21 @@ def _at_least_one(example: int) -> Callable[[str, Any], int]:
 
 def _yes_or_no(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _fault(key, f"cannot be {value!r}: write true or false")
+        raise _fault(key, "%(key)s cannot be %(value)s: write true or false.", value=repr(value))
     return value
-
-
-def _policy(key: str, value: Any) -> str:
-    if value not in EVICTION_POLICIES:
-        raise _fault(key, f"cannot be {value!r}: write {_CHOICE}")
-    return str(value)
-
-
-def _spec_name(key: str, value: Any) -> str:
-    if value != SPEC_NAME:
-        raise _fault(key, f'cannot be {value!r}: write "{SPEC_NAME}"')
-    return SPEC_NAME
 
 
 def _module_path(key: str, value: Any) -> str | None:
     if value not in (None, "engine.spec"):
-        raise _fault(key, f'cannot be {value!r}: write "engine.spec" or remove it')
+        raise _fault(key, '%(key)s cannot be %(value)s: write "engine.spec" or remove it.', value=repr(value))
     return None if value is None else str(value)
 
 
 _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "cpu_bytes_to_use": _size,
-    "spec_name": _spec_name,
+    "spec_name": _one_of(SPEC_NAME),
     "spec_module_path": _module_path,
-    "eviction_policy": _policy,
+    "eviction_policy": _one_of(*EVICTION_POLICIES),
     "demote_superseded_states": _yes_or_no,
     "mamba_state_slots_reference_tokens": _positive(DEFAULT_REFERENCE_TOKENS),
     "store_threshold": _at_least_one(2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -28,6 +29,12 @@ class OffloadingConnector(Upstream):
             # The default fails the request. What a cache has lost is computed anew.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
 
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Transfers under way end before new ones begin: after a reset both may use the same slots."""
+        if self._is_ours and kv_connector_metadata.jobs_to_flush:
+            super().handle_preemptions(replace(kv_connector_metadata, store_jobs={}))
+        super().handle_preemptions(kv_connector_metadata)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Remember which request each load is for."""
         if self._is_ours:
@@ -47,9 +54,18 @@ class OffloadingConnector(Upstream):
 
     def update_connector_output(self, connector_output: Any) -> None:
         """The manager must not offer again what could not be loaded, and is told before the load ends for it."""
-        if self._is_ours and connector_output.failed_recving:
-            self.scheduler.manager.load_failed(connector_output.failed_recving)
+        failed = connector_output.failed_recving if self._is_ours else set()
+        if failed:
+            self.scheduler.manager.load_failed(failed)
         super().update_connector_output(connector_output)
+        for req_id in failed:
+            self._store_anew(req_id)
+
+    def _store_anew(self, req_id: str) -> None:
+        """vLLM takes what it wanted to load for stored, and would not offer what is computed in its place."""
+        status = getattr(self.scheduler, "_req_status", {}).get(req_id)
+        for group in status.group_states if status else ():
+            group.next_stored_chunk_idx = 0
 
     @classmethod
     def build_prom_metrics(

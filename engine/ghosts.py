@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
+from engine.policies.reuse import BINS, EDGES
 from engine.prefix_tree import Klass
 
 MOST_BLOCKS: Final = 65_536
 MOST_RECORDS: Final = 20_000
 #: How far above the end of a known prefix a boundary is looked for at which it could go on.
 SEARCH_BLOCKS: Final = 40
+#: So many outdated entries are always let be.
+STALE_ENTRIES: Final = 256
 
 _SEVERAL: Final = b"several"
 
@@ -45,6 +48,10 @@ class SeenBlocks:
         self._children[parent] = child if first in (None, child) else _SEVERAL
         self._children.move_to_end(parent)
 
+    def part(self, block_hash: bytes) -> None:
+        """Prefixes are known to part behind this block."""
+        self._children[block_hash] = _SEVERAL
+
     def parts_at(self, block_hash: bytes) -> bool:
         """Whether prefixes part behind this block."""
         return self._children.get(block_hash) == _SEVERAL
@@ -63,19 +70,55 @@ class Record(NamedTuple):
     long_gaps: int
 
 
+_Entry: TypeAlias = tuple[bytes, Record]
+
+
 class Boundaries:
     """The newest boundaries of sessions, evicted or not."""
 
-    def __init__(self, most: int = MOST_RECORDS) -> None:
+    def __init__(self, aged: Callable[[Klass, int], None], most: int = MOST_RECORDS) -> None:
         self._records: OrderedDict[bytes, Record] = OrderedDict()
         self._most = most
+        self._aged = aged  # is told which bin of age one has reached unused
+        #: By bin of age, the oldest first. What was replaced or taken out stays until its turn comes.
+        self._waiting: list[deque[_Entry]] = [deque() for _ in range(BINS - 1)]
+        self._entries = 0
 
-    def set(self, block_hash: bytes, record: Record) -> None:
-        """The newest one."""
+    def set(self, block_hash: bytes, record: Record, age_bin: int = 0) -> None:
+        """The newest one. It may have got to its age elsewhere."""
         self._records[block_hash] = record
         self._records.move_to_end(block_hash)
         if len(self._records) > self._most:
             self._records.popitem(last=False)
+        if age_bin < BINS - 1:
+            self._waiting[age_bin].append((block_hash, record))
+            self._entries += 1
+
+    def let_age(self, now: float) -> None:
+        """Time has passed. Each one moves on from bin to bin, and into each only once."""
+        for at, waiting in enumerate(self._waiting):
+            if waiting and waiting[0][1].at + EDGES[at + 1] <= now:
+                self._move_on(waiting, at, now)
+        if self._entries > 2 * len(self._records) + STALE_ENTRIES:
+            self._drop_stale()
+
+    def _move_on(self, waiting: deque[_Entry], at: int, now: float) -> None:
+        until, records = now - EDGES[at + 1], self._records
+        older = self._waiting[at + 1] if at + 1 < len(self._waiting) else None
+        while waiting and waiting[0][1].at <= until:
+            entry = waiting.popleft()
+            still_there = records.get(entry[0]) is entry[1]
+            if still_there:
+                self._aged(entry[1].klass, at + 1)
+            if still_there and older is not None:
+                older.append(entry)
+            else:
+                self._entries -= 1
+
+    def _drop_stale(self) -> None:
+        records = self._records
+        self._waiting = [deque(one for one in waiting if records.get(one[0]) is one[1]) for waiting in self._waiting]
+        self._entries = sum(map(len, self._waiting))
 
     def pop(self, block_hash: bytes) -> Record | None:
         """Take it out, if it is there."""
@@ -93,3 +136,6 @@ class Boundaries:
     def clear(self) -> None:
         """Forget everything."""
         self._records.clear()
+        for waiting in self._waiting:
+            waiting.clear()
+        self._entries = 0

@@ -50,6 +50,10 @@ class HostLayout:
         needed = [group.part for group in groups if group.needed_everywhere]
         return sum(needed or [group.part for group in groups])
 
+    def known_parts(self, pool: PoolName) -> int:
+        """All parts that there are, as bits."""
+        return sum(group.part for group in self.pool_groups(pool))
+
     def slots(self, pool: PoolName) -> int:
         """How many slots the pool has."""
         return self.plan.token_slots if pool == "token" else self.plan.state_slots

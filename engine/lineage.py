@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.ghosts import Boundaries, Record, SeenBlocks
-from engine.policies.reuse import LONG_GAP_SECONDS, klass_of
+from engine.policies.reuse import LONG_GAP_SECONDS, bin_of, klass_of
 from engine.policies.states import StatePolicy
 from engine.prefix_tree import State
 from engine.visits import Visit
@@ -22,12 +22,24 @@ class Lineage:
         self._policy = policy
         self._clock = clock
         self._seen = SeenBlocks()
-        self._boundaries = Boundaries()
+        self._boundaries = Boundaries(policy.aged)
 
     def see(self, chain: Sequence[bytes]) -> int:
         """A request has come with this chain; returns how many of its blocks were known before."""
+        self._boundaries.let_age(self._clock())
         self._policy.request()
         return self._seen.see(chain)
+
+    def adopt(self, state: State, chain: Sequence[bytes]) -> None:
+        """A state of an earlier run at the end of this chain; those used longest ago come first."""
+        self._seen.see(chain)
+        if state.junction:
+            self._seen.part(state.block.block_hash)
+        state.klass = klass_of(state.junction, state.turns, state.block.end, state.long_gaps)
+        if not state.superseded:
+            record = Record(state.last_used, state.klass, state.turns, state.long_gaps)
+            self._boundaries.set(state.block.block_hash, record, bin_of(self._clock() - state.last_used))
+            self._policy.add(state)
 
     def parts_at(self, block_hash: bytes) -> bool:
         """Whether prefixes part behind this block."""

@@ -28,10 +28,12 @@ from engine.metrics import Recorder
 from engine.places import GroupPlace, group_places
 from engine.policies import ArcPolicy, EvictionPolicy, LruPolicy
 from engine.pool import Slot, SlotPool
+from engine.pool_sessions import pool_sessions
 from engine.requests import GROUP_BYTES, RequestView
 from engine.residency import Memory, PassingMemory
 from engine.residency_index import Entry
 from engine.residents import RestorableCount, resident_tokens
+from engine.snapshot import ResidentSession
 from engine.threshold import Admission, admission
 
 #: The newest boundaries of a finished request that demotion leaves alone.
@@ -80,6 +82,7 @@ class TierManager(OffloadingManager):
         self._recorder = Recorder()
         self._record_sizes()
         self._restorable = RestorableCount(self._pools, layout)
+        self.changed = True
         self._adopt()
 
     def _pool(self, name: PoolName, policy: str) -> SlotPool:
@@ -185,6 +188,8 @@ class TierManager(OffloadingManager):
     def _place(self, key: OffloadKey, view: RequestView) -> int | None:
         place = self._places[key[-1]]
         pool, part, block_hash = place.pool, place.part, key[:-GROUP_BYTES]
+        if view.windows_stale and place.is_token and not place.from_the_start:
+            return None
         slot = place.slots.get(block_hash)
         if slot is None:
             slot = self._new_slot(key, place, view)
@@ -331,12 +336,16 @@ class TierManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """What changed since the last call."""
-        recorder = self._recorder
+        recorder, self.changed = self._recorder, True
         for name, pool in self._pools.items():
             recorder.gauge(names.SLOTS_USED, len(pool), name, names.ALL_GROUPS)
             recorder.gauge(names.SLOTS_PINNED, pool.in_use, name, names.ALL_GROUPS)
         recorder.gauge(names.RESTORABLE_SESSIONS, self._restorable.value())
         return recorder.collect()
+
+    def sessions(self) -> list[ResidentSession]:
+        """Which chains are there. Called from another thread than everything else."""
+        return pool_sessions(self._pools, self._layout, self._world_size, self._clock)
 
     def _evicted_keys(self) -> list[OffloadKey]:
         """Of what was given up since the last call, the keys that could be read."""
@@ -376,7 +385,7 @@ class TierManager(OffloadingManager):
             self._ledgers[name].clear()
         for view in list(self._views.values()):
             view.held.clear()
-            view.stores_in_flight = 0
+            view.stores_in_flight, view.windows_stale = 0, True
             if view.finished:
                 del self._views[view.context.req_id]
         self._failed_loads.clear()

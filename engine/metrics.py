@@ -52,7 +52,8 @@ class Recorder:
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Increase a counter."""
-        self.counts[name, labels] = self.counts.get((name, labels), 0) + by
+        key = name, labels
+        self.counts[key] = self.counts.get(key, 0) + by
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """One observation of a histogram."""
@@ -60,12 +61,14 @@ class Recorder:
 
     def observe_all(self, name: str, values: list[float], *labels: str) -> None:
         """Several observations of a histogram."""
-        self.observations.setdefault((name, labels), []).extend(values)
+        if values:
+            self.observations.setdefault((name, labels), []).extend(values)
 
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """The present value of a gauge."""
-        if self._sent.get((name, labels)) != value:
-            self._sent[name, labels] = self.gauges[name, labels] = value
+        key = name, labels
+        if self._sent.get(key) != value:
+            self._sent[key] = self.gauges[key] = value
 
     def collect(self) -> OffloadingConnectorStats | None:
         """What is new since the last call; None if nothing is."""
@@ -75,8 +78,8 @@ class Recorder:
         for (name, labels), value in self.counts.items():
             stats.increase_counter(name, value, labels)
         for (name, labels), values in self.observations.items():
-            for value in values:
-                stats.observe_histogram(name, value, labels)
+            stats.observe_histogram(name, values[0], labels)
+            stats.data["data"][name][labels] += values[1:]
         for (name, labels), value in self.gauges.items():
             stats.set_gauge(name, value, labels)
         self.counts.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from engine.arena_ledger import ArenaLedger
 from engine.lineage import Lineage
 from engine.page_arena import PageArena, Run
 from engine.policies.states import Density, StatePolicy
@@ -28,8 +29,10 @@ class OneArena:
         policy: Callable[[Density], StatePolicy],
         demote: bool,
         clock: Callable[[], float],
+        ledger: ArenaLedger | None = None,
     ) -> None:
         self.plan = plan
+        self.ledger = ledger  # None: contents go with the engine
         self.pages = PageArena(plan.pages)
         self.tree = PrefixTree(plan.chunk_tokens, self._on_free)
         self.policy = policy(self.density)
@@ -37,33 +40,33 @@ class OneArena:
         self.leaves: set[State] = set()  # the ends of sessions that could go on
         self.freed: list[Freed] = []
         self.stored_blocks = 0
-        self._demote = demote
-        self._clock = clock
-        self._lineage = Lineage(self.policy, clock)
-        self._superseded: dict[State, None] = {}
-        self._reason = ORPHANED
-        self._idle_since = 0.0
+        self.demotes = demote
+        self.clock = clock
+        self.lineage = Lineage(self.policy, clock)
+        self.superseded: dict[State, None] = {}
+        self._reason = ORPHANED  # of the blocks that go now, and how long they had not been used
+        self._idle_seconds = 0.0
         self._failures = 0
         #: Without linear layers any block can be resumed at. Marks take the states' place then: they weigh
         #: nothing, sit on the last block of each chain, and step up as it is eaten from its end.
-        self._marks = not plan.state_parts
+        self.marks = not plan.state_parts
 
     # --- arriving ---
 
     def arrive(self, visit: Visit, device: int) -> None:
         """A request begins, of which the device has `device` blocks: remember it and learn from it."""
         visit.arrived = True
-        known = self._lineage.see(visit.chain)
+        known = self.lineage.see(visit.chain)
         visit.device = device
         visit.resumed = max(device, self.restorable(visit.chain, known, device))
-        self._lineage.learn(visit, known)
+        self.lineage.learn(visit, known)
         if visit.resumed:
             self.hold_state(visit, visit.chain[visit.resumed - 1])
 
     def restorable(self, chain: Sequence[bytes], depth: int, above: int) -> int:
         """The deepest boundary in `chain[above:depth]` from which a session could go on; 0 for none."""
         deepest = self.tree.deepest(chain, depth)
-        if self._marks:
+        if self.marks:
             return deepest if deepest > above else 0
         block = self.tree.blocks[chain[deepest - 1]] if deepest else None
         parts = self.plan.state_parts
@@ -99,19 +102,20 @@ class OneArena:
         if tip is block:
             return block
         if tip is None or block.end > tip.end:
-            self._released(self.tree.hold(block))
+            self.settle(self.tree.hold(block))
             visit.tip = block
             if tip is not None:
-                self._released(self.tree.release(tip))
+                self.settle(self.tree.release(tip))
         elif not block.live:  # a boundary inside a block, on no other block's way
-            self._released(self.tree.hold(block))
+            self.settle(self.tree.hold(block))
             visit.asides.append(block)
         return block
 
     def store_block(self, block: Block, part: int) -> bool:
         """A place for one part of a block that is held; False if everything is in use."""
         if not block.stored:
-            pages = self._room(self.plan.token_pages)
+            wanted = self.plan.token_pages
+            pages = self.pages.take(wanted) or self._room(wanted)
             if pages is None:
                 return False
             block.pages, block.stored = pages, True
@@ -125,7 +129,7 @@ class OneArena:
         chunk = self.plan.chunk_tokens
         whole, resumed = len(visit.chain) * chunk, end == visit.resumed * chunk
         newest = end >= whole or (end > whole - 2 * chunk and not resumed)
-        return newest or self._lineage.parts_at(block_hash)
+        return newest or self.lineage.parts_at(block_hash)
 
     def store_state(self, visit: Visit, block_hash: bytes, end: int, part: int) -> State | None:
         """A place for a state that is not there, one part of which is about to be written; None if everything is
@@ -139,10 +143,10 @@ class OneArena:
         return state
 
     def _new_state(self, visit: Visit, block: Block, pages: tuple[Run, ...]) -> State:
-        state = block.state = State(block, self._clock(), pages)
-        state.junction = self._lineage.parts_at(block.block_hash)
+        state = block.state = State(block, self.clock(), pages)
+        state.junction = self.lineage.parts_at(block.block_hash)
         self.states[state] = None
-        self._released(self.tree.hold(block))
+        self.settle(self.tree.hold(block))
         self._hold(visit, state)
         visit.made.append(state)
         above = block.parent
@@ -164,58 +168,54 @@ class OneArena:
         if not slot.writing & part:
             return False
         slot.writing &= ~part
-        if success:
-            slot.ready |= part
-        else:
+        if not success:
             self._failures += 1
-        return success
+            return False
+        slot.ready |= part
+        if self.ledger is not None:
+            self.ledger.readable(slot)
+        return True
 
     def spoil(self, slot: Block | State, part: int) -> None:
         """It is not what was stored: not readable from now on."""
         slot.ready &= ~part
         self._failures += 1
+        if self.ledger is not None:
+            self.ledger.readable(slot)
 
     def _room(self, pages: int) -> tuple[Run, ...] | None:
         while self.pages.free < pages:
-            if not self._evict_one():
+            if not self.evict_one():
                 return None
         return self.pages.take(pages)
 
-    def _evict_one(self) -> bool:
-        victim = next((state for state in self._superseded if not state.pinned), None)
+    def evict_one(self) -> bool:
+        """Give up what is worth least; False if everything is in use."""
+        victim = next((state for state in self.superseded if not state.pinned), None)
         if victim is not None:
             self._drop(victim, SUPERSEDED)
             return True
-        victim = self.policy.victim(self._clock())
+        victim = self.policy.victim(self.clock())
         while victim is not None and self._reweigh(victim):
-            victim = self.policy.victim(self._clock())
+            victim = self.policy.victim(self.clock())
         if victim is None:
             return False
-        if self._marks:
+        if self.marks:
             self._step_up(victim)
         else:
             self._drop(victim, self.policy.name)
         return True
 
     def _reweigh(self, state: State) -> bool:
-        """What its eviction frees and what it saves changes with its neighbours, and is looked at again only when
-        its turn comes; True if that made a difference.
+        """What it saves changes when states above it go, and is looked at again only when its turn comes; True if
+        that made a difference.
         """
-        if self._marks:
+        if self.marks:
             return False
-        at: Block | None = state.block
-        own = 0
-        while at is not None and at.live == 1 and (at.state is None or at.state is state):
-            own += 1
-            at = at.parent
-        while at is not None and (at.state is None or at.state is state or at.state.superseded):
-            at = at.parent
-        anchor = at.end if at is not None else 0
-        if (own, anchor) == (state.own_blocks, state.anchor):
+        anchor = state.found_anchor()
+        if anchor == state.anchor:
             return False
-        state.own_blocks = own
-        state.set_anchor(anchor)
-        self.policy.changed(state)
+        self.anchor(state, anchor)
         return True
 
     # --- going ---
@@ -223,17 +223,19 @@ class OneArena:
     def _drop(self, state: State, reason: str) -> None:
         """Give up a state and the blocks that only it needs."""
         self.policy.remove(state)
-        self._superseded.pop(state, None)
+        self.superseded.pop(state, None)
         self.leaves.discard(state)
         del self.states[state]
-        self.pages.give(state.pages)
+        self._give(state.pages)
         block = state.block
         block.state = None
-        self._reason, self._idle_since = reason, state.last_used
-        if not self._marks:
-            idle = self._clock() - state.last_used
-            self.freed.append(Freed("state", block.block_hash, state.ready, reason, idle))
-        self._released(self.tree.release(block))
+        self._reason, self._idle_seconds = reason, self.clock() - state.last_used
+        if self.marks:
+            state.turns = 0  # what is noted with the block is that no mark is there
+            self._note_use(state)
+        else:
+            self.freed.append(Freed("state", block.block_hash, state.ready, reason, self._idle_seconds))
+        self.settle(self.tree.release(block))
 
     def _step_up(self, mark: State) -> None:
         """Give up the last block of a chain; the mark goes to the one before unless others need that anyway."""
@@ -241,21 +243,28 @@ class OneArena:
         if block.live > 1 or above is None or above.live > 1 or above.state is not None:
             self._drop(mark, self.policy.name)
             return
-        self._reason, self._idle_since = self.policy.name, mark.last_used
+        self._reason, self._idle_seconds = self.policy.name, self.clock() - mark.last_used
         block.state, above.state, mark.block = None, mark, above
         self.tree.hold(above)
         self.tree.release(block)
         mark.set_anchor(above.end - self.plan.chunk_tokens)
         self.policy.changed(mark)
+        self._note_use(mark)
 
-    def _on_free(self, block: Block) -> None:
-        if block.stored:
-            self.stored_blocks -= 1
-            self.pages.give(block.pages)
-            idle = self._clock() - self._idle_since
-            self.freed.append(Freed("token", block.block_hash, block.ready, self._reason, idle))
+    def _on_free(self, blocks: list[Block]) -> None:
+        reason, idle = self._reason, self._idle_seconds
+        stored = [block for block in blocks if block.stored]
+        self.stored_blocks -= len(stored)
+        for block in stored:
+            self._give(block.pages)
+        self.freed += [Freed("token", block.block_hash, block.ready, reason, idle) for block in stored]
 
-    def _released(self, stays: Block | None) -> None:
+    def _give(self, pages: tuple[Run, ...]) -> None:
+        if self.ledger is not None and pages:
+            self.ledger.drop(pages)
+        self.pages.give(pages)
+
+    def settle(self, stays: Block | None) -> None:
         """Something below this block has come or gone, so its state may have become a leaf or no leaf."""
         if stays is None or stays.state is None:
             return
@@ -277,7 +286,7 @@ class OneArena:
     def hold_state(self, visit: Visit, block_hash: bytes) -> None:
         """The request goes on from there: the state stays until it has gone further or has ended."""
         block = self.tree.blocks.get(block_hash)
-        if block is not None and block.state is not None and not self._marks:
+        if block is not None and block.state is not None and not self.marks:
             self._hold(visit, block.state)
 
     def _hold(self, visit: Visit, state: State) -> None:
@@ -289,17 +298,17 @@ class OneArena:
 
     def leave(self, visit: Visit) -> None:
         """The request has ended and so have its transfers: it no longer keeps anything."""
-        self._reason, self._idle_since = ORPHANED, self._clock()
+        self._reason, self._idle_seconds = ORPHANED, 0.0
         for state in visit.held:
             state.holds -= 1
         for aside in visit.asides:
-            self._released(self.tree.release(aside))
+            self.settle(self.tree.release(aside))
         tip, visit.tip = visit.tip, None
         if tip is not None:
             states, whole = self._states_above(tip)
-            if self._marks and whole is not None:
+            if self.marks and whole is not None:
                 states = self._marked(visit, whole, states)
-            self._released(self.tree.release(tip))
+            self.settle(self.tree.release(tip))
             states = [state for state in states if state.block.state is state]
             if states:
                 self._rank(visit, states)
@@ -314,6 +323,12 @@ class OneArena:
         at: Block | None = tip
         whole: Block | None = tip
         behind_gap = 0
+        if self._gapless:
+            while at is not None:
+                if at.state is not None:
+                    states.append(at.state)
+                at = at.parent
+            return states, whole
         while at is not None:
             if at.state is not None:
                 states.append(at.state)
@@ -325,13 +340,19 @@ class OneArena:
                 self._drop(state, ORPHANED)
         return states[behind_gap:], whole
 
+    @property
+    def _gapless(self) -> bool:
+        """All blocks are whole for certain: each has its place, the one part there is was given it, and none failed."""
+        parts = self.plan.token_parts
+        return not (self._failures or self.tree.unstored or parts & (parts - 1))
+
     def _marked(self, visit: Visit, block: Block, states: list[State]) -> list[State]:
         """With a mark on the last whole block of the chain."""
         if block.state is not None:
             return states
-        mark = block.state = State(block, self._clock())
+        mark = block.state = State(block, self.clock())
         self.states[mark] = None
-        self._released(self.tree.hold(block))
+        self.settle(self.tree.hold(block))
         visit.made.append(mark)
         return [mark, *states]
 
@@ -347,26 +368,32 @@ class OneArena:
                 self._supersede_if_passed(state)
             if state.block.state is not state or state.superseded:
                 continue
-            self._anchor(state, state.block.end - self.plan.chunk_tokens if self._marks else anchor)
+            self.anchor(state, state.block.end - self.plan.chunk_tokens if self.marks else anchor)
             anchor = state.block.end
         for state in used:
             if state.block.state is state and not state.superseded:
-                self._lineage.enter(visit, state)
+                self.lineage.enter(visit, state)
+                self._note_use(state)
+
+    def _note_use(self, state: State) -> None:
+        if self.ledger is not None:
+            self.ledger.used(state, self.clock() - state.last_used)
 
     def _was_used(self, visit: Visit, state: State) -> bool:
         return state in visit.made or state.block.end == visit.resumed * self.plan.chunk_tokens
 
     def _used(self, visit: Visit, state: State, newest: State) -> None:
-        state.last_used = self._clock()
-        state.junction = self._lineage.parts_at(state.block.block_hash)
+        state.last_used = self.clock()
+        state.junction = self.lineage.parts_at(state.block.block_hash)
         state.turns += state not in visit.made
         if state is newest:
             state.turns = max(state.turns, visit.turns + 1)
         if state.superseded and (state.junction or state is newest):
             state.superseded = False
-            del self._superseded[state]
+            del self.superseded[state]
 
-    def _anchor(self, state: State, anchor: int) -> None:
+    def anchor(self, state: State, anchor: int) -> None:
+        """It saves the way from there on."""
         if state.anchor != anchor or not state.gain:
             state.set_anchor(anchor)
             state.own_blocks = -(-(state.block.end - anchor) // self.plan.chunk_tokens)
@@ -374,12 +401,13 @@ class OneArena:
 
     def _supersede_if_passed(self, state: State) -> None:
         """No junction, and only one way leads on from it: its session has a newer one, or soon will."""
-        if self._marks and state.block.live > 1:
+        if self.marks and state.block.live > 1:
             self._drop(state, SUPERSEDED)  # a mark weighs nothing and serves no one inside a chain
-        elif self._demote and not state.superseded and not state.junction and state.block.live == 2:
+        elif self.demotes and not state.superseded and not state.junction and state.block.live == 2:
             state.superseded = True
-            self._superseded[state] = None
-            self._lineage.passed(state)
+            self.superseded[state] = None
+            self.lineage.passed(state)
+            self._note_use(state)
 
     def pinned(self, visits: Iterable[Visit]) -> tuple[int, int]:
         """Blocks and states that cannot go now."""
@@ -399,6 +427,8 @@ class OneArena:
         self.states.clear()
         self.leaves.clear()
         self.freed.clear()
-        self._superseded.clear()
+        self.superseded.clear()
         self.stored_blocks = 0
         self._failures = 0
+        if self.ledger is not None:
+            self.ledger.clear()

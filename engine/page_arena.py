@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 #: Pages are at most this long: the rest of a slot's last page is wasted.
@@ -37,6 +38,8 @@ class PageArena:
         self.free = 0
         self._runs: dict[int, int] = {}  # first page -> pages
         self._ends: dict[int, int] = {}  # page behind the run -> first page
+        #: What is left of the run that pages were taken from last. It is in neither of the two.
+        self._next = self._left = 0
         self.clear()
 
     def clear(self) -> None:
@@ -44,20 +47,48 @@ class PageArena:
         self.free = self.pages
         self._runs = {0: self.pages} if self.pages else {}
         self._ends = {self.pages: 0} if self.pages else {}
+        self._next = self._left = 0
+
+    def occupy(self, runs: Iterable[Run]) -> None:
+        """Of an arena in which everything is free, these are taken. ValueError if one is not there to be taken."""
+        begin = 0
+        free: list[Run] = []
+        for run in sorted(runs):
+            if run.first < begin or run.first + run.pages > self.pages:
+                raise ValueError(f"{run} is not free in an arena of {self.pages} pages")
+            if run.first > begin:
+                free.append(Run(begin, run.first - begin))
+            begin = run.first + run.pages
+        if begin < self.pages:
+            free.append(Run(begin, self.pages - begin))
+        self.free = sum(run.pages for run in free)
+        self._runs, self._ends = {}, {}
+        self._next = self._left = 0
+        for run in free:
+            self._join(*run)
 
     def take(self, pages: int) -> tuple[Run, ...] | None:
         """That many pages in as few runs as are at hand; None, and nothing taken, if there are too few."""
         if pages > self.free:
             return None
-        taken: list[Run] = []
         self.free -= pages
+        if pages > self._left:
+            return self._take_several(pages)
+        first = self._next
+        self._next += pages
+        self._left -= pages
+        return (Run(first, pages),)
+
+    def _take_several(self, pages: int) -> tuple[Run, ...]:
+        if self._left:
+            self._join(self._next, self._left)
+        taken: list[Run] = []
         while pages:
             first, length = self._runs.popitem()
             del self._ends[first + length]
             used = min(length, pages)
             taken.append(Run(first, used))
-            if length > used:
-                self._add(first + used, length - used)
+            self._next, self._left = first + used, length - used
             pages -= used
         return tuple(taken)
 
@@ -65,16 +96,16 @@ class PageArena:
         """Take pages back and join them with free neighbours."""
         for first, length in runs:
             self.free += length
-            before = self._ends.pop(first, None)
-            if before is not None:
-                length += self._runs.pop(before)
-                first = before
-            behind = self._runs.pop(first + length, None)
-            if behind is not None:
-                del self._ends[first + length + behind]
-                length += behind
-            self._add(first, length)
+            self._join(first, length)
 
-    def _add(self, first: int, length: int) -> None:
+    def _join(self, first: int, length: int) -> None:
+        before = self._ends.pop(first, None)
+        if before is not None:
+            length += self._runs.pop(before)
+            first = before
+        behind = self._runs.pop(first + length, None)
+        if behind is not None:
+            del self._ends[first + length + behind]
+            length += behind
         self._runs[first] = length
         self._ends[first + length] = first

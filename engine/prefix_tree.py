@@ -56,10 +56,11 @@ class State:
     superseded: bool = False
     anchor: int = 0  # tokens up to the next resident state above, which need not be computed anew
     gain: float = 0.0  # what computing from there to here costs
-    own_blocks: int = 0  # that nothing else needs
+    own_blocks: int = 0  # from there to here, those that others need as well included
     klass: Klass = 0
-    age_bin: int = -1  # the policy's: which queue it stands in, and the number of its entry there
+    age_step: int = -1  # the policy's: which queue it stands in, and the number of its entry there
     ticket: int = -1
+    density: float = 0.0  # as it was when it got that number
 
     @property
     def pinned(self) -> bool:
@@ -71,6 +72,13 @@ class State:
         """Nothing below it is restorable: with it go the blocks that only it needs."""
         return self.block.live == 1
 
+    def found_anchor(self) -> int:
+        """Where the next state above sits that would stay, in tokens; 0 for none."""
+        at = self.block.parent
+        while at is not None and (at.state is None or at.state.superseded):
+            at = at.parent
+        return at.end if at is not None else 0
+
     def set_anchor(self, anchor: int) -> None:
         """What it saves is the way from there."""
         self.anchor = anchor
@@ -80,7 +88,7 @@ class State:
 class PrefixTree:
     """Every operation takes amortised constant time per block that comes or goes."""
 
-    def __init__(self, chunk_tokens: int, on_free: Callable[[Block], None]) -> None:
+    def __init__(self, chunk_tokens: int, on_free: Callable[[list[Block]], None]) -> None:
         self.blocks: dict[bytes, Block] = {}
         self.unstored = 0  # blocks that have no memory yet
         self._chunk_tokens = chunk_tokens
@@ -120,16 +128,22 @@ class PrefixTree:
 
     def release(self, block: Block) -> Block | None:
         """One reason less; frees what has none left, and returns the first block above that stays."""
-        at: Block | None = block
+        block.live -= 1
+        if block.live:
+            return block
+        blocks, gone = self.blocks, [block]
+        at = block.parent
         while at is not None:
             at.live -= 1
             if at.live:
-                return at
-            del self.blocks[at.block_hash]
-            self.unstored -= not at.stored
-            self._on_free(at)
+                break
+            gone.append(at)
             at = at.parent
-        return None
+        for freed in gone:
+            del blocks[freed.block_hash]
+            self.unstored -= not freed.stored
+        self._on_free(gone)
+        return at
 
     def deepest(self, chain: Sequence[bytes], depth: int) -> int:
         """How much of `chain[:depth]` is in the tree, in blocks."""

@@ -27,6 +27,9 @@ class RequestView:
     finished: bool = False
     stores_in_flight: int = 0
     held: dict[bytes, Slot] = field(default_factory=dict)
+    #: After a reset vLLM offers a running request's blocks once more. Those that its windows have left behind it
+    #: knows by numbers that may have been given to others.
+    windows_stale: bool = False
     _seen: int = 0
 
     def end_of(self, key: OffloadKey) -> int:

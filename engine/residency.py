@@ -1,10 +1,8 @@
 """Host memory that outlives its engine: what a new start of the same engine finds, and who decides it.
 
-The bytes lie with the workers (`residency_region`), what they mean with the scheduler (`residency_index`). Each
-worker names its files (`birth`) and notes the last run that wrote to them; the scheduler notes the files that its
-index is about and the runs for which it saw every write. Only if these agree for all workers do the rows count.
-So files that were lost or replaced, workers that went on without their scheduler, and an index that missed a run
-void the contents, and nothing has to be told between the processes.
+The bytes lie with the workers (`residency_region`), what they mean with the scheduler: `residency_index` for the
+pools of a static split, `residency_pages` for one arena. `residency_tenancy` says when the two belong together,
+`residency_takeover` makes one of these layouts of the other one.
 """
 
 from __future__ import annotations
@@ -13,30 +11,25 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from vllm.logger import init_logger
 
 from engine.config import ConfigError, TierConfig
 from engine.layout import HostLayout, PoolName
+from engine.residency_arena import ResidentArena
 from engine.residency_identity import NotResidentError, identity_of
 from engine.residency_index import Entry, Fit, IndexFile, NoLedger, PoolLedger, fit
-from engine.residency_place import ID_VARIABLE, MOUNT, InUseError, Lease, NotPrivateError, directory_of
-from engine.residency_region import (
-    PATIENCE_SECONDS,
-    EngineNote,
-    Plan,
-    PoolShape,
-    WorkerNote,
-    WorkerShare,
-    read_note,
-    refuse_or_say,
-    write_note,
-)
+from engine.residency_place import ID_VARIABLE, MOUNT, InUseError, NotPrivateError, directory_of
+from engine.residency_plan import ARENA, Plan, PoolShape
+from engine.residency_region import PATIENCE_SECONDS, WorkerShare, copy_slot
+from engine.residency_tenancy import Tenancy
+from engine.snapshot_writer import Teller
 
 log = init_logger("vllm.tierdeck.residency")
 
 _UNUSABLE: Final = (InUseError, NotPrivateError, OSError)
+Opened = TypeVar("Opened", ResidentArena, "ResidentMemory")
 
 
 class Memory(Protocol):
@@ -47,6 +40,9 @@ class Memory(Protocol):
 
     def entries(self, pool: str) -> list[Entry]:
         """What was found in a pool, least valuable first."""
+
+    def tell(self, teller: Teller) -> None:
+        """From now on the deck is told what is there."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -63,6 +59,9 @@ class PassingMemory:
         """Nothing was there before."""
         return []
 
+    def tell(self, teller: Teller) -> None:
+        """There is no place for it."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -74,13 +73,9 @@ class ResidentMemory:
         self._plan = plan
         self._indices: dict[str, IndexFile] = {}
         self._entries: dict[str, list[Entry]] = {}
-        plan.make_directory()
-        self._lease = Lease(plan.directory / "engine.lock", patience_seconds)
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        self._tenancy = Tenancy(plan, patience_seconds)
+        with self._tenancy.opening(self.close):
+            self._open_pools()
 
     def ledger(self, pool: str) -> PoolLedger:
         """The index of the pool."""
@@ -90,45 +85,20 @@ class ResidentMemory:
         """What the last run left there and still fits, least valuable first."""
         return self._entries[pool]
 
+    def tell(self, teller: Teller) -> None:
+        """From now on the deck is told what is there."""
+        self._tenancy.tell(teller)
+
     def close(self) -> None:
         """Let go of the files, which stay."""
         for index in self._indices.values():
             index.close()
-        self._lease.release()
-
-    def _open(self) -> None:
-        workers = _workers_of(self._plan)
-        note_file = self._plan.directory / "engine.json"
-        note = read_note(note_file, EngineNote)
-        if note is not None and note.identity != self._plan.identity:
-            refuse_or_say(self._plan, note.identity, "the index")
-            note = None
-        fault = "there is none" if note is None else _disagreement(note, workers)
-        runs = [self._plan.run]
-        if fault is None:
-            runs += sorted({worker.writer for worker in workers if worker.writer})
-        else:
-            self._drop_all(fault, note is not None)
-        write_note(note_file, EngineNote(dict(self._plan.identity), [worker.birth for worker in workers], runs))
-        try:
-            self._open_pools()
-        except BaseException:
-            note_file.unlink()  # the note vouches for an index that nobody will keep
-            raise
+        self._tenancy.end()
 
     def _open_pools(self) -> None:
         for pool, shape in self._plan.shapes.items():
-            self._indices[pool] = IndexFile(self._index_file(pool), shape.slots)
+            self._indices[pool] = IndexFile(self._plan.index_file(pool), shape.slots)
             self._entries[pool] = self._adopted(pool, shape)
-
-    def _index_file(self, pool: str) -> Path:
-        return self._plan.directory / f"{pool}.index"
-
-    def _drop_all(self, fault: str, say: bool) -> None:
-        if say:
-            log.warning("Host tier: the index in %s is void: %s.", self._plan.directory, fault)
-        for path in self._plan.directory.glob("*.index"):
-            path.unlink()
 
     def _adopted(self, pool: str, shape: PoolShape) -> list[Entry]:
         index = self._indices[pool]
@@ -136,9 +106,9 @@ class ResidentMemory:
         for entry in fitted.dropped:
             index.drop(entry.slot)
         moved = self._moved(pool, shape, index, fitted)
-        if index.slots > shape.slots:
+        if index.count > shape.slots:
             index.shrink(shape.slots)
-            self._shrink(pool, shape)
+            self._plan.give_back(pool)
         if fitted.dropped:
             log.info("Host tier: %d %s slots of the last run do not fit any more.", len(fitted.dropped), pool)
         return sorted([*fitted.kept, *moved], key=_rank)
@@ -148,54 +118,15 @@ class ResidentMemory:
         moved = []
         for entry, target in fitted.moves:
             for rank in range(self._plan.world_size):
-                _copy_slot(self._plan.pool_file(rank, pool), entry.slot, target, shape.slot_bytes)
+                copy_slot(self._plan.pool_file(rank, pool), entry.slot, target, shape.slot_bytes)
             moved.append(entry._replace(slot=target))
             index.place(moved[-1])
             index.drop(entry.slot)
         return moved
 
-    def _shrink(self, pool: str, shape: PoolShape) -> None:
-        for rank in range(self._plan.world_size):
-            path = self._plan.pool_file(rank, pool)
-            if shape.slots and path.stat().st_size > shape.file_bytes:
-                os.truncate(path, shape.file_bytes)
-            elif not shape.slots:
-                path.unlink(missing_ok=True)
-
 
 def _rank(entry: Entry) -> int:
     return entry.rank
-
-
-def _workers_of(plan: Plan) -> list[WorkerNote]:
-    """The notes of all workers of this run. InUseError if one of them could not use its files."""
-    notes = []
-    for rank in range(plan.world_size):
-        note = read_note(plan.worker_note(rank), WorkerNote)
-        if note is None or note.holder != plan.run:
-            raise InUseError(f"worker {rank} has its memory elsewhere")
-        notes.append(note)
-    return notes
-
-
-def _disagreement(note: EngineNote, workers: list[WorkerNote]) -> str | None:
-    """Why the index does not describe the workers' files; None if it does."""
-    for rank, worker in enumerate(workers):
-        if note.births[rank : rank + 1] != [worker.birth]:
-            return f"the memory of worker {rank} is another one"
-        if worker.writer is not None and worker.writer not in note.runs:
-            return f"worker {rank} was written to by a run that it did not see"
-    return None
-
-
-def _copy_slot(path: Path, source: int, target: int, slot_bytes: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        content = os.pread(descriptor, slot_bytes, source * slot_bytes)
-        if os.pwrite(descriptor, content, target * slot_bytes) != slot_bytes:
-            raise OSError(f"slot {source} of {path} could not be moved")
-    finally:
-        os.close(descriptor)
 
 
 class Residency:
@@ -206,17 +137,29 @@ class Residency:
         self._patience_seconds = patience_seconds
 
     def scheduler_memory(self) -> Memory:
-        """What the manager works with."""
-        if self._plan is None:
-            return PassingMemory()
-        try:
-            memory = ResidentMemory(self._plan, self._patience_seconds)
-        except _UNUSABLE as error:
-            log.warning("Host tier: contents will not outlive this engine: %s.", error)
+        """What the manager of a static split works with."""
+        memory = self._opened(ResidentMemory)
+        if memory is None or self._plan is None:
             return PassingMemory()
         found = {pool: len(memory.entries(pool)) for pool in self._plan.shapes}
         log.info("Host tier: contents outlive the engine in %s; found there: %s.", self._plan.directory, _words(found))
         return memory
+
+    def arena_memory(self) -> ResidentArena | None:
+        """What the manager of one arena works with; None if contents go with the engine."""
+        memory = self._opened(ResidentArena)
+        if memory is not None and self._plan is not None:
+            log.info("Host tier: contents outlive the engine in %s.", self._plan.directory)
+        return memory
+
+    def _opened(self, kind: type[Opened]) -> Opened | None:
+        if self._plan is None:
+            return None
+        try:
+            return kind(self._plan, self._patience_seconds)
+        except _UNUSABLE as error:
+            log.warning("Host tier: contents will not outlive this engine: %s.", error)
+            return None
 
     def worker_share(self, rank: int) -> WorkerShare | None:
         """The files of a worker; None if its memory is to be its own."""
@@ -257,17 +200,17 @@ def residency_of(
             shapes=pool_shapes(layout),
             world_size=config.parallel.world_size,
             foreign="refuse" if tier_config.residency_foreign == "refuse" else "replace",
+            layout=layout,
         )
     )
 
 
 def pool_shapes(layout: HostLayout) -> dict[str, PoolShape]:
-    """The pools of a static split."""
+    """The pools of a static split, or the pages of one arena."""
+    if layout.pages:
+        return {ARENA: PoolShape(layout.pages, layout.page_bytes)}
     names: tuple[PoolName, ...] = ("token", "state")
-    return {
-        name: PoolShape(layout.slots(name), layout.slot_bytes(name), (1 << len(layout.pool_groups(name))) - 1)
-        for name in names
-    }
+    return {name: PoolShape(layout.slots(name), layout.slot_bytes(name), layout.known_parts(name)) for name in names}
 
 
 def _identifier(model: str) -> str:

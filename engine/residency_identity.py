@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from engine.layout import HostLayout
 
+#: Only there with one arena: its pages lie in other places than the slots of a static split, with the same bytes.
+ARENA_KEY: Final = "arena"
 #: Raise it when rows, slots or the meaning of a key change.
 FORMAT: Final = 1
 
@@ -39,6 +41,8 @@ def identity_of(config: Any, vllm_config: Any, specs: list[Any], layout: HostLay
         "layout": _layout(layout),
         "parallel": _parallel(config),
     }
+    if layout.pages:
+        found[ARENA_KEY] = {"page_bytes": layout.page_bytes}
     return json.loads(json.dumps(found))
 
 

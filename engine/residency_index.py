@@ -8,8 +8,6 @@ The word is one aligned store; what it vouches for was written before it, and ca
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 import time
 import zlib
@@ -20,11 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.residency_place import open_private
-
-#: Longest block hash that fits a row. vLLM's are 16 or 32 bytes long.
-MOST_HASH_BYTES: Final = 32
-_NO_PARENT: Final = 255
+from engine.residency_rows import MOST_HASH_BYTES, NO_PARENT, RowFile
 
 # The body of a row: end tokens, piece, pieces, lengths of hash and parent, hash, parent.
 _BODY: Final = struct.Struct("<IHHBB6x32s32s")
@@ -100,20 +94,14 @@ class NoLedger:
         """Nothing to forget."""
 
 
-class IndexFile:
-    """The rows of one pool. Memory is taken where rows are written."""
+class IndexFile(RowFile):
+    """The rows of one pool."""
 
     _table: NDArray[np.int64]
 
-    def __init__(self, path: Path, slots: int) -> None:
-        self._path = path
-        self._rank = time.time_ns()
-        self._open(max(slots, _rows_of(path)))
-
-    @property
-    def slots(self) -> int:
-        """How many rows there are; at least as many as were asked for."""
-        return self._slots
+    def __init__(self, path: Path, slots: int, is_copy: bool = False) -> None:
+        self._rank = 0
+        super().__init__(path, slots, ROW_BYTES, is_copy)
 
     def drop(self, index: int) -> None:
         """The slot is about to be overwritten."""
@@ -130,8 +118,7 @@ class IndexFile:
         pieces: int = 1,
     ) -> None:
         """Put the row down as used now, and vouch for it last."""
-        self._rank += 1
-        self._put(index, ready, self._rank, end_tokens, block_hash, parent, piece, pieces)
+        self._put(index, ready, self._next_rank(1), end_tokens, block_hash, parent, piece, pieces)
 
     def place(self, entry: Entry) -> None:
         """As `commit`, with the rank that it has."""
@@ -149,8 +136,8 @@ class IndexFile:
         piece: int,
         pieces: int,
     ) -> None:
-        hash_bytes, parent_bytes = len(block_hash), _NO_PARENT if parent is None else len(parent)
-        if hash_bytes > MOST_HASH_BYTES or MOST_HASH_BYTES < parent_bytes != _NO_PARENT:
+        hash_bytes, parent_bytes = len(block_hash), NO_PARENT if parent is None else len(parent)
+        if hash_bytes > MOST_HASH_BYTES or MOST_HASH_BYTES < parent_bytes != NO_PARENT:
             return  # not a hash of vLLM's: it is served, but not kept
         body = _BODY.pack(end_tokens, piece, pieces, hash_bytes, parent_bytes, block_hash, parent or b"")
         words, word = self._words, index * _WORDS
@@ -182,31 +169,14 @@ class IndexFile:
             else:
                 yield entry
 
-    def shrink(self, slots: int) -> None:
-        """Cut the file; the rows behind are gone."""
-        self.close()
-        os.truncate(self._path, slots * ROW_BYTES)
-        self._open(slots)
-
     def close(self) -> None:
         """Let go of the file."""
-        if not self._map.closed:
-            self._table = self._table[:0].copy()
-            self._words.release()
-            self._bytes.release()
-            self._map.close()
+        self._table = self._table[:0].copy()
+        super().close()
 
-    def _open(self, slots: int) -> None:
-        size = max(slots * ROW_BYTES, mmap.PAGESIZE)
-        descriptor = open_private(self._path, size)
-        try:
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._slots = slots
-        self._bytes = memoryview(self._map)
-        self._words = self._bytes[: size // 8 * 8].cast("q")
-        self._table = np.frombuffer(self._map, np.int64, slots * _WORDS).reshape(slots, _WORDS)
+    def _open(self, rows: int) -> None:
+        super()._open(rows)
+        self._table = np.frombuffer(self._map, np.int64, rows * _WORDS).reshape(rows, _WORDS)
 
     def _entry(self, index: int) -> Entry | None:
         word = index * _WORDS
@@ -214,18 +184,14 @@ class IndexFile:
         if self._words[word + _CHECKSUM] != zlib.crc32(body):
             return None
         end_tokens, piece, pieces, hash_bytes, parent_bytes, block_hash, parent = _BODY.unpack(body)
-        before = None if parent_bytes == _NO_PARENT else parent[:parent_bytes]
+        before = None if parent_bytes == NO_PARENT else parent[:parent_bytes]
         ready, rank = self._words[word], self._words[word + _RANK]
         return Entry(index, block_hash[:hash_bytes], ready, end_tokens, before, rank, piece, pieces)
 
     def _next_rank(self, count: int) -> int:
-        """Ranks rise for ever, also from run to run: each begins with its time in nanoseconds."""
-        self._rank += count
+        """Ranks rise for ever, also from run to run: times in nanoseconds since the epoch, or a few more."""
+        self._rank = max(self._rank + count, time.time_ns())
         return self._rank - count + 1
-
-
-def _rows_of(path: Path) -> int:
-    return path.stat().st_size // ROW_BYTES if path.exists() else 0
 
 
 class Move(NamedTuple):

@@ -4,15 +4,18 @@ mount, found by its name, held by leases, given back as a whole. Standard librar
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import mmap
 import os
 import re
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 MOUNT: Final = Path("/dev/shm")  # noqa: S108 - the shared-memory mount itself is what is meant
 PREFIX: Final = "tierdeck-"
@@ -74,6 +77,25 @@ def open_private(path: Path, size: int | None = None) -> int:
     if size is not None and status.st_size < size:
         os.ftruncate(descriptor, size)
     return descriptor
+
+
+def map_private(path: Path, size: int) -> mmap.mmap:
+    """Such a file in this process's memory."""
+    descriptor = open_private(path, size)
+    try:
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """Write such a file anew. Whoever reads it, or is killed meanwhile, has the old one or the new one."""
+    scratch = path.with_suffix(".tmp")
+    with os.fdopen(open_private(scratch), "w") as file:
+        file.truncate(0)
+        yield file
+    scratch.replace(path)
 
 
 class Lease:

@@ -1,142 +1,23 @@
-"""The slots of one worker in files that outlive it, and the notes beside them that say whose they are."""
+"""The slots of one worker in files that outlive it."""
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.logger import init_logger
 
-from engine.config import ConfigError
-from engine.residency_place import Lease, make_private, open_private, shortage
-
-log = init_logger("vllm.tierdeck.residency")
-
-#: What makes bytes servable: model, layout, parallelism, as JSON values.
-Identity = Mapping[str, Any]
+from engine.residency_place import Lease, map_private
+from engine.residency_plan import Plan, PoolShape, WorkerNote, read_note, refuse_or_say, write_note
+from engine.residency_takeover import NotTakenOverError, take_over
 
 #: How long a worker or scheduler waits for its predecessor to end.
 PATIENCE_SECONDS: Final = 10.0
-
-
-class PoolShape(NamedTuple):
-    """Slots of one pool on one worker. `all_parts` is the ready word of a slot that holds everything."""
-
-    slots: int
-    slot_bytes: int
-    all_parts: int = 1
-
-    @property
-    def file_bytes(self) -> int:
-        """In whole pages."""
-        return -(-self.slots * self.slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where an engine's memory is to lie and what it has to be. `run` names this start of the engine."""
-
-    directory: Path
-    run: str
-    identity: Identity
-    shapes: Mapping[str, PoolShape]
-    world_size: int
-    foreign: Literal["replace", "refuse"] = "replace"
-
-    def check_space(self) -> None:
-        """Refuse what the mount cannot hold: the system would end the engine hours later."""
-        wanted = self.world_size * sum(shape.file_bytes for shape in self.shapes.values())
-        if short := shortage(self.directory.parent, wanted):
-            raise ConfigError(
-                f"kv_connector_extra_config: cpu_bytes_to_use does not fit: {short}. Make the mount larger, write a "
-                'smaller size, or write "residency": "off".',
-                "cpu_bytes_to_use",
-            )
-
-    def make_directory(self) -> None:
-        """Both levels, ours alone."""
-        make_private(self.directory.parent)
-        make_private(self.directory)
-
-    def pool_file(self, rank: int, pool: str) -> Path:
-        """The slots of a worker."""
-        return self.directory / f"worker-{rank}.{pool}"
-
-    def worker_note(self, rank: int) -> Path:
-        """What is known about them."""
-        return self.directory / f"worker-{rank}.json"
-
-
-@dataclass(frozen=True)
-class WorkerNote:
-    """`birth` names these files, `holder` the run that has them, `writer` the last run that wrote slots."""
-
-    identity: dict[str, Any]
-    birth: str
-    holder: str
-    writer: str | None
-
-
-@dataclass(frozen=True)
-class EngineNote:
-    """What the index was written for. `runs`: under these, and no other, it saw every slot that was written."""
-
-    identity: dict[str, Any] = field(default_factory=dict)
-    births: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
-
-
-Note = TypeVar("Note", WorkerNote, EngineNote)
-
-
-def read_note(path: Path, kind: type[Note]) -> Note | None:
-    """The note, if it is there and whole."""
-    try:
-        return kind(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
-        log.warning("Host tier: %s cannot be read, so what it describes is dropped (%s).", path, error)
-        return None
-
-
-def write_note(path: Path, note: WorkerNote | EngineNote) -> None:
-    """Replace it as a whole: whoever is killed meanwhile leaves the old one."""
-    scratch = path.with_suffix(".tmp")
-    descriptor = open_private(scratch)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(asdict(note)).encode())
-    finally:
-        os.close(descriptor)
-    scratch.replace(path)
-
-
-def differences(found: Identity, wanted: Identity) -> list[str]:
-    """The names of what is not the same."""
-    return sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-
-
-def refuse_or_say(plan: Plan, found: Identity, what: str) -> None:
-    """Say that foreign contents are replaced, or end the start if they must not be."""
-    differing = ", ".join(differences(found, plan.identity))
-    if plan.foreign == "refuse":
-        raise ConfigError(
-            f'kv_connector_extra_config: residency_foreign is "refuse", and {what} in {plan.directory} is of another '
-            f'engine (it differs in: {differing}): write "replace", or remove that directory.',
-            "residency_foreign",
-        )
-    log.warning(
-        "Host tier: %s in %s is of another engine (it differs in: %s) and is dropped.", what, plan.directory, differing
-    )
 
 
 class WorkerShare:
@@ -147,8 +28,8 @@ class WorkerShare:
         plan.make_directory()
         self._lease = Lease(plan.directory / f"worker-{rank}.lock", patience_seconds)
         try:
+            plan.check_space()  # what lies there counts: it makes room as it is moved or dropped
             self._note = self._take_over()
-            plan.check_space()
             self._maps = {pool: self._map(pool, shape) for pool, shape in plan.shapes.items() if shape.slots}
         except BaseException:
             self._lease.release()
@@ -168,7 +49,7 @@ class WorkerShare:
     def begin_writing(self) -> None:
         """Before the first slot is written: an index that does not know of this run is void from now on."""
         if self._note.writer != self._plan.run:
-            self._note = WorkerNote(dict(self._note.identity), self._note.birth, self._note.holder, self._plan.run)
+            self._note = replace(self._note, writer=self._plan.run)
             write_note(self._plan.worker_note(self._rank), self._note)
 
     def close(self) -> None:
@@ -182,14 +63,21 @@ class WorkerShare:
         plan, path = self._plan, self._plan.worker_note(self._rank)
         found = read_note(path, WorkerNote)
         if found is not None and found.identity != plan.identity:
-            refuse_or_say(plan, found.identity, f"the memory of worker {self._rank}")
-            found = None
+            found = self._taken_over(found)
         if found is None or not self._has_files():
             self._remove_files()
             found = WorkerNote(dict(plan.identity), uuid.uuid4().hex, plan.run, None)
-        note = WorkerNote(found.identity, found.birth, plan.run, found.writer)
+        note = replace(found, holder=plan.run)
         write_note(path, note)
         return note
+
+    def _taken_over(self, found: WorkerNote) -> WorkerNote | None:
+        """What the new files hold of it; None, and said, if that is nothing."""
+        try:
+            return take_over(self._plan, self._rank, found)
+        except NotTakenOverError as reason:
+            refuse_or_say(self._plan, found.identity, f"the memory of worker {self._rank}", str(reason))
+            return None
 
     def _has_files(self) -> bool:
         pools = [pool for pool, shape in self._plan.shapes.items() if shape.slots]
@@ -201,10 +89,17 @@ class WorkerShare:
                 path.unlink()
 
     def _map(self, pool: str, shape: PoolShape) -> mmap.mmap:
-        descriptor = open_private(self._plan.pool_file(self._rank, pool), shape.file_bytes)
-        try:
-            mapping = mmap.mmap(descriptor, shape.file_bytes)
-        finally:
-            os.close(descriptor)
+        mapping = map_private(self._plan.pool_file(self._rank, pool), shape.file_bytes)
         mapping.madvise(mmap.MADV_DONTFORK)  # a forked child neither needs nor may keep it
         return mapping
+
+
+def copy_slot(path: Path, source: int, target: int, slot_bytes: int) -> None:
+    """Copy the bytes of one slot of a pool's file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        content = os.pread(descriptor, slot_bytes, source * slot_bytes)
+        if os.pwrite(descriptor, content, target * slot_bytes) != slot_bytes:
+            raise OSError(f"slot {source} of {path} could not be moved")
+    finally:
+        os.close(descriptor)

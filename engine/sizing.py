@@ -15,6 +15,10 @@ REPLAY_STATES: Final = 1
 class SizingError(ValueError):
     """The budget holds no session at all; the sentence says how much it takes."""
 
+    def __init__(self, least_bytes: int) -> None:
+        super().__init__(f"it holds no session: write at least {least_bytes} bytes")
+        self.least_bytes = least_bytes
+
 
 @dataclass(frozen=True)
 class SlotPlan:
@@ -80,7 +84,7 @@ def _by_reference(
 
 def _at_least_one(plan: SlotPlan, least_bytes: float) -> SlotPlan:
     if plan.token_slots < 0 or plan.state_slots < 0 or plan.token_slots + plan.state_slots == 0 or _starved(plan):
-        raise SizingError(f"it holds no session: write at least {-int(-least_bytes // 1)} bytes")
+        raise SizingError(-int(-least_bytes // 1))
     return plan
 
 

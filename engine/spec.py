@@ -18,7 +18,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from engine.arena import Arena, check_memory
 from engine.config import ConfigError, TierConfig, parse_config
 from engine.handover import surroundings
-from engine.layout import HostLayout, host_layout, is_window
+from engine.layout import HostLayout, host_layout
 from engine.manager import TierManager
 from engine.metrics import definitions
 from engine.residency import residency_of
@@ -54,29 +54,35 @@ class TieringOffloadingSpec(OffloadingSpec):
             self._manager = self._arena_manager()
         if self._manager is None:
             plan, gib = self.layout.plan, self.layout.worker_bytes / (1 << 30)
-            slots = (plan.token_slots, plan.state_slots)
+            slots, memory = (plan.token_slots, plan.state_slots), self._residency.scheduler_memory()
             log.info("Host tier: %d token slots and %d state slots, %.2f GiB per worker.", *slots, gib)
             self._manager = TierManager(
                 self.layout,
                 self.config.parallel.world_size,
                 self.tier_config.demote_superseded_states,
                 events=self.config.enable_kv_cache_events,
-                memory=self._residency.scheduler_memory(),
+                memory=memory,
                 policy=self.tier_config.eviction_policy,
                 store_threshold=self.tier_config.store_threshold,
             )
+            memory.tell(self._manager)
         return self._manager
 
     def _arena_manager(self) -> ValueManager:
         size = self.layout.worker_bytes / (1 << 30)
         log.info("Host tier: one arena of %d pages, %.2f GiB per worker.", self.layout.pages, size)
-        return ValueManager(
+        memory = self._residency.arena_memory()
+        manager = ValueManager(
             self.layout,
             self.tier_config.eviction_policy,
             self.config.parallel.world_size,
             self.tier_config.demote_superseded_states,
             events=self.config.enable_kv_cache_events,
+            memory=memory,
         )
+        if memory is not None:
+            memory.tell(manager)
+        return manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The side of this worker process, made once."""
@@ -93,7 +99,6 @@ class TieringOffloadingSpec(OffloadingSpec):
 
 
 def _layout(config: OffloadingConfig, tier_config: TierConfig) -> HostLayout:
-    _check_windows(config)
     groups = [
         (group.group_id, group.tokens_per_block, spec, len(group.layer_names))
         for group, spec in zip(config.groups, _specs(config), strict=True)
@@ -125,14 +130,6 @@ def _check_parallelism(config: OffloadingConfig) -> None:
     # Pipeline stages have other layers each, and so slots of other sizes.
     if config.parallel.pp_size > 1:
         raise ConfigError("The host tier cannot serve pipeline parallelism yet: start with --pipeline-parallel-size 1.")
-
-
-def _check_windows(config: OffloadingConfig) -> None:
-    # Laid out and stored they are, but in the engine an answer after a restore was once not the cold one's.
-    if any(is_window(spec) for spec in _specs(config)):
-        raise ConfigError(
-            "The host tier cannot serve sliding-window attention yet: start this model without --kv-transfer-config."
-        )
 
 
 def _copier(tier_config: TierConfig, kv_caches: CanonicalKVCaches, arena: Arena) -> Copier:

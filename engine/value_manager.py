@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LoadStoreSpec,
     LookupResult,
@@ -25,20 +26,25 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from engine import metric_names as names
+from engine.adoption import adopt
+from engine.arena_gauges import ArenaGauges
+from engine.arena_ledger import ArenaMemory
+from engine.arena_sessions import arena_sessions
 from engine.layout import GroupLayout, HostLayout, PoolName
 from engine.lookups import lookup_outcomes
 from engine.metrics import Recorder
 from engine.one_arena import OneArena
 from engine.page_arena import Run, pages_of
 from engine.policies.hyper import HyperPolicy
+from engine.policies.reuse import Learned
 from engine.policies.states import StatePolicy
 from engine.policies.value import ValuePolicy
 from engine.prefix_tree import Block, State
 from engine.requests import GROUP_BYTES
+from engine.snapshot import ResidentSession
 from engine.visits import ArenaPlan, Visit
 
-#: Counting what is pinned again waits this many times what the last count took.
-PATIENCE: Final = 200.0
+log = init_logger("vllm.tierdeck.value_manager")
 
 POLICIES: Final[dict[str, type[StatePolicy]]] = {"value": ValuePolicy, "hyper": HyperPolicy}
 
@@ -69,16 +75,7 @@ class _Request:
     finished: bool = False
     transfers: int = 0
     seen: int = 0
-
-
-class _PoolUse(NamedTuple):
-    """One kind of slot as the metrics have it."""
-
-    pool: PoolName
-    slots: int
-    used: int
-    pinned: int
-    pages: int
+    windows_stale: bool = False  # as in RequestView
 
 
 def arena_plan(layout: HostLayout) -> ArenaPlan:
@@ -104,14 +101,18 @@ class ValueManager(OffloadingManager):
         demote_superseded_states: bool = True,
         events: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        memory: ArenaMemory | None = None,
     ) -> None:
         self.plan = arena_plan(layout)
-        self._arena = OneArena(self.plan, POLICIES[policy], demote_superseded_states, clock)
+        self._memory = memory  # None: it goes with the engine
+        ledger = memory.ledger if memory is not None else None
+        self._arena = OneArena(self.plan, POLICIES[policy], demote_superseded_states, clock, ledger)
         self._suffixes: dict[PoolName, list[tuple[bytes, int]]] = {
             pool: [(make_offload_key(b"", group.group_id), group.part) for group in layout.pool_groups(pool)]
             for pool in names.POOLS
         }
         self._page_bytes = layout.page_bytes * world_size
+        self._gauges = ArenaGauges(self._arena, self._page_bytes)
         self._groups: dict[bytes, GroupLayout] = {
             make_offload_key(b"", group.group_id): group for group in layout.groups
         }
@@ -121,23 +122,19 @@ class ValueManager(OffloadingManager):
         self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
-        self._clock = clock
-        self._counts = (0, 0)
-        self._count_not_before = 0.0
+        self.changed = True
+        if memory is not None:
+            _adopt(self._arena, memory)
 
     # --- lookup ---
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
-        group = self._groups[key[-GROUP_BYTES:]]
-        block = self._arena.tree.blocks.get(key[:-GROUP_BYTES])
+        group, slot = self._find(key)
         if group.pool == "token":
             request = self._requests.get(req_context.req_id)
             if request is not None and not request.counted:
                 self._note_lookup(request, key)
-            slot: Block | State | None = block
-        else:
-            slot = block.state if block is not None else None
         if slot is None:
             return LookupResult.MISS
         if slot.ready & group.part:
@@ -169,6 +166,13 @@ class ValueManager(OffloadingManager):
             return
         chain, chunk = request.visit.chain, self._chunk
         expected = (len(chain) + 1) * chunk
+        more = next(reversed(positions.values())) // chunk - len(chain)
+        ends = list(range(expected, expected + more * chunk, chunk))
+        ahead = list(islice(positions.values(), request.seen, request.seen + len(ends) + 1))
+        if ends and ahead in (ends, [*ends, expected]):  # as ever: these, then the next group begins where they did
+            chain += [key[:-GROUP_BYTES] for key in islice(positions, request.seen, request.seen + more)]
+            request.seen = len(positions)
+            return
         for key, position in islice(positions.items(), request.seen, None):
             if position == expected:
                 chain.append(key[:-GROUP_BYTES])
@@ -232,14 +236,16 @@ class ValueManager(OffloadingManager):
             self._arrive(request, None)
         placed: Placed = []
         for group, some in self._by_group(list(keys)):
-            if group.pool == "token":
+            if group.pool == "state":
+                for key in some:
+                    self._place_state(request, group, key, placed)
+            elif group.needed_everywhere or not request.windows_stale:
                 self._place_blocks(request, group, some, placed)
-                continue
-            for key in some:
-                self._place_state(request, group, key, placed)
+        freed = self._take_freed() if self._arena.freed else []
+        if not placed:
+            return PrepareStoreOutput([], PagesSpec([]), freed)
         request.transfers += len(placed)
         spec = PagesSpec([slot.pages for _, slot in placed])
-        freed = self._take_freed() if self._arena.freed else []
         return PrepareStoreOutput([key for key, _ in placed], spec, freed)
 
     def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
@@ -300,14 +306,15 @@ class ValueManager(OffloadingManager):
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
-        readable = [key for key in keys if self._end_write(key, success)]
+        end_write = self._arena.end_write
+        readable = []
+        for key in keys:
+            group, slot = self._find(key)
+            if slot is not None and end_write(slot, group.part, success):
+                readable.append(key)
         if self._events is not None:
             self._announce(readable, removed=False)
         self._end_transfers(req_context, len(keys))
-
-    def _end_write(self, key: OffloadKey, success: bool) -> bool:
-        group, slot = self._find(key)
-        return slot is not None and self._arena.end_write(slot, group.part, success)
 
     # --- requests ---
 
@@ -365,8 +372,8 @@ class ValueManager(OffloadingManager):
             return
         visit, chunk, arena = request.visit, self._chunk, self._arena
         start = visit.device * chunk
-        there = arena.tree.deepest(visit.chain, len(visit.chain)) * chunk
-        state_until = arena.restorable(visit.chain, len(visit.chain), visit.device) * chunk
+        depth = arena.tree.deepest(visit.chain, len(visit.chain))
+        there, state_until = depth * chunk, arena.restorable(visit.chain, depth, visit.device) * chunk
         # Where nothing was missing, the last block was left out because its last token is always computed.
         until = request.looked_until if there >= request.looked_until else len(visit.chain) * chunk
         for outcome, tokens in lookup_outcomes(start, hit_until, there, state_until, until):
@@ -374,51 +381,33 @@ class ValueManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """What changed since the last call."""
-        recorder = self._recorder
-        for use in self._pools():
-            recorder.gauge(names.SLOTS, use.slots, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.SLOTS_USED, use.used, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.SLOTS_PINNED, use.pinned, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.HOST_BYTES, use.pages * self._page_bytes, use.pool)
-        recorder.gauge(names.RESTORABLE_SESSIONS, len(self._arena.leaves))
-        return recorder.collect()
+        self.changed = True
+        self._gauges.record(self._recorder, [request.visit for request in self._requests.values()])
+        return self._recorder.collect()
 
-    def _pools(self) -> tuple[_PoolUse, _PoolUse]:
-        """Both kinds of slot. There is no split: what states do not take counts as room for blocks, and of
-        states there could be as many as there are and fit into what is free.
-        """
-        arena, plan = self._arena, self.plan
-        blocks = arena.stored_blocks if plan.token_pages else 0
-        states = len(arena.states) if plan.state_pages else 0
-        state_pages = states * plan.state_pages
-        block_pages = plan.pages - state_pages
-        pinned_blocks, pinned_states = self._pinned()
-        block_slots = block_pages // plan.token_pages if plan.token_pages else 0
-        state_slots = states + arena.pages.free // plan.state_pages if plan.state_pages else 0
-        return (
-            _PoolUse("token", block_slots, blocks, pinned_blocks, block_pages if plan.token_pages else 0),
-            _PoolUse("state", state_slots, states, pinned_states, state_pages if plan.token_pages else plan.pages),
-        )
+    def sessions(self) -> list[ResidentSession]:
+        """Which chains are there. Called from another thread than everything else."""
+        tips = [request.visit.tip for request in list(self._requests.values())]
+        return arena_sessions(self._arena, [tip for tip in tips if tip is not None], self._page_bytes)
 
-    def _pinned(self) -> tuple[int, int]:
-        """Pinned blocks and states; counted again when something changed, and not too often."""
-        if not self._requests:
-            return 0, 0
-        began = self._clock()
-        if began >= self._count_not_before:
-            self._counts = self._arena.pinned(request.visit for request in self._requests.values())
-            self._count_not_before = self._clock() + PATIENCE * (self._clock() - began)
-        return self._counts
+    def learned(self) -> Learned | None:
+        """What was learned of reuse. Called from another thread than everything else."""
+        return self._arena.policy.learned()
 
     def _take_freed(self) -> list[OffloadKey]:
         """Report what was given up since the last call; the keys of it that could be read."""
         freed = self._arena.freed
         keys: list[OffloadKey] = []
+        idle: dict[tuple[PoolName, str], list[float]] = {}
         for pool, block_hash, ready, reason, idle_seconds in freed:
-            self._recorder.count(names.EVICTIONS, pool, reason)
-            self._recorder.observe(names.IDLE_SECONDS, idle_seconds, pool)
-            keys += [OffloadKey(block_hash + suffix) for suffix, part in self._suffixes[pool] if ready & part]
+            idle.setdefault((pool, reason), []).append(idle_seconds)
+            for suffix, part in self._suffixes[pool]:
+                if ready & part:
+                    keys.append(OffloadKey(block_hash + suffix))
         freed.clear()
+        for (pool, reason), seconds in idle.items():
+            self._recorder.count(names.EVICTIONS, pool, reason, by=len(seconds))
+            self._recorder.observe_all(names.IDLE_SECONDS, seconds, pool)
         self._announce(keys, removed=True)
         return keys
 
@@ -438,6 +427,22 @@ class ValueManager(OffloadingManager):
         self._failed_loads.clear()
         for request in list(self._requests.values()):
             request.visit.forget()
-            request.transfers = 0
+            request.transfers, request.windows_stale = 0, True
             if request.finished:
                 del self._requests[request.context.req_id]
+
+    def shutdown(self) -> None:
+        """Let go of the memory; what outlives the engine stays."""
+        if self._memory is not None:
+            self._memory.close()
+
+
+def _adopt(arena: OneArena, memory: ArenaMemory) -> None:
+    """Take up what an earlier run left: what it had learned first, because that says what stays if not all fits."""
+    learned = memory.learned()
+    if learned is not None:
+        arena.policy.resume(learned)
+    adopted = adopt(arena, memory)
+    log.info("Host tier: %d states of the last run are there again.", adopted.kept)
+    if adopted.dropped:
+        log.info("Host tier: %d states of the last run do not fit any more.", adopted.dropped)

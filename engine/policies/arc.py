@@ -52,6 +52,12 @@ class ArcPolicy(EvictionPolicy):
             gone.popitem(last=False)
         return slot
 
+    def order(self) -> list[Slot]:
+        """Superseded ones, then those of whichever has more than its share until it has not."""
+        once, again = list(self._once), list(self._again)
+        over = max(len(once) - int(self._share_of_once), 0)
+        return [*self._superseded, *once[:over], *again, *once[over:]]
+
     def remembers(self, block_hash: bytes) -> bool:
         """One that went too early: its kind gets a larger share."""
         once, again = len(self._gone_once), len(self._gone_again)

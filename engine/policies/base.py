@@ -30,6 +30,10 @@ class EvictionPolicy(ABC):
         """Take the first one out of the order; None if there is none."""
 
     @abstractmethod
+    def order(self) -> list[Slot]:
+        """Those that may go, the next one first, as it stands now. Pure reading, from any thread."""
+
+    @abstractmethod
     def clear(self) -> None:
         """Forget everything."""
 

@@ -35,9 +35,10 @@ class HyperPolicy(StatePolicy):
     def victim(self, now: float) -> State | None:
         """The least score of those that are not pinned."""
         free = (state for state in self._states if not state.pinned)
-        return min(free, key=lambda state: self._score(state, now), default=None)
+        return min(free, key=lambda state: self.score(state, now), default=None)
 
-    def _score(self, state: State, now: float) -> float:
+    def score(self, state: State, now: float) -> float:
+        """Turns, savings per byte, age."""
         turns: float = state.turns**_TURN_POWER
         return turns * self._density(state) / (now - state.last_used + _SOFTENING_SECONDS)
 

@@ -35,6 +35,10 @@ class LruPolicy(EvictionPolicy):
         queue = self._superseded or self._regular
         return queue.popitem(last=False)[0] if queue else None
 
+    def order(self) -> list[Slot]:
+        """Superseded ones, then the oldest."""
+        return [*self._superseded, *self._regular]
+
     def clear(self) -> None:
         """Empty both queues."""
         self._superseded.clear()

@@ -1,11 +1,12 @@
 """How soon states are used again, learned by class and age. Standard library only.
 
 A class is given by what a state is (a junction or not), how often its session came back, how long the
-prompt is and how often it came back after a long time. Ages are in bins that double. For each class is
-counted how many states were made and in which bin they were used again, and how many of those uses
-VRAM had lost: only these are worth anything to the host tier.
+prompt is and how often it came back after a long time. Ages are in bins that double. For each class and bin is
+counted how many states reached that age unused, how many were used again in it, and how many of those uses
+VRAM had lost: only these are worth anything to the host tier. So what is made today says nothing yet about
+those that are a day old. What is counted too rarely is taken to be as with all of its kind, junctions or others.
 
-From the counts comes an index for each class and bin: the uses that may be hoped for per second of
+From the counts comes an index for each class and age: the uses that may be hoped for per second of
 waiting, where one waits as long as is best. It is what a state of that class and age is worth per unit
 of what it saves.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from engine.prefix_tree import Klass
 
@@ -23,18 +25,36 @@ BINS: Final = 18
 FIRST_BIN_SECONDS: Final = 8.0
 LONG_GAP_SECONDS: Final = 300.0
 
-_DECAY_PER_HUNDRED: Final = 0.95
+#: The index is given for parts of each bin but the first, between the ages for which it is computed.
+STEPS_OF_BIN: Final = 2
+STEPS: Final = 1 + (BINS - 1) * STEPS_OF_BIN
+
+#: 5% in a hundred requests.
+_FADE: Final = 0.95**0.01
+#: So many states at each age stand against what was counted.
 _PRIOR_STATES: Final = 10.0
-#: Uses of one state over all bins, before anything was seen: the same in each bin, so ever rarer per second.
-_PRIOR_USES: Final = 4.0
-_PRIOR_SHARE: Final = 0.2
+#: Of those that reach a bin, this share is used in it, before anything was seen: ever rarer per second.
+_FIRST_SHARE: Final = 0.05
+#: A class of which little was seen may still be one that comes back: this much of its prior says that it does.
+_HOPE: Final = 0.05
+_HOPED_SHARE: Final = 0.222
 #: Bins before this one are short enough for VRAM to have kept the state.
 _FIRST_LOST_BIN: Final = 5
 _TURN_LIMITS: Final = (1, 3, 8)
 _LENGTH_LIMITS: Final = (12_544, 50_176)
+_CLASSES_OF_KIND: Final = (len(_TURN_LIMITS) + 1) * (len(_LENGTH_LIMITS) + 1) * 3
+#: Junctions, and others.
+KINDS: Final = 2
+CLASSES: Final = KINDS * _CLASSES_OF_KIND
 _REFRESH_EVERY: Final = 8
+_LARGEST_UNIT: Final = 1e12
+
+#: An index is computed for an age that far into its bin.
+_BEGIN: Final = 1.3
+_INTO_BIN: Final = math.log2(_BEGIN)
 
 EDGES: Final = (0.0, *(FIRST_BIN_SECONDS * 2.0**power for power in range(BINS)))
+STEP_ENDS: Final = tuple(FIRST_BIN_SECONDS * 2.0 ** (step / STEPS_OF_BIN) for step in range(STEPS))
 
 
 def bin_of(age_seconds: float) -> int:
@@ -42,6 +62,13 @@ def bin_of(age_seconds: float) -> int:
     if age_seconds < FIRST_BIN_SECONDS:
         return 0
     return min(BINS - 1, int(math.log2(age_seconds / FIRST_BIN_SECONDS)) + 1)
+
+
+def step_of(age_seconds: float) -> int:
+    """The place of an age in an index."""
+    if age_seconds < FIRST_BIN_SECONDS:
+        return 0
+    return min(STEPS - 1, int(math.log2(age_seconds / FIRST_BIN_SECONDS) * STEPS_OF_BIN) + 1)
 
 
 def klass_of(junction: bool, turns: int, tokens: int, long_gaps: int) -> Klass:
@@ -52,93 +79,179 @@ def klass_of(junction: bool, turns: int, tokens: int, long_gaps: int) -> Klass:
     return ((junction * 4 + turn_class) * 3 + length_class) * 3 + gap_class
 
 
-class _Counts:
-    """Of one class, or of all: states made, uses and lost uses per bin."""
+class Counts(NamedTuple):
+    """Of one class, or of all of a kind: by bin, states that reached it unused, uses and lost uses."""
 
-    def __init__(self) -> None:
-        self.made = 0.0
-        self.used = [0.0] * BINS
-        self.lost = [0.0] * BINS
+    reached: list[float]
+    used: list[float]
+    lost: list[float]
 
-    def scale(self, factor: float) -> None:
-        self.made *= factor
-        self.used = [count * factor for count in self.used]
-        self.lost = [count * factor for count in self.lost]
+    def times(self, factor: float) -> Counts:
+        """A copy that weighs more or less."""
+        return Counts(*([count * factor for count in counts] for counts in self))
+
+
+class Learned(NamedTuple):
+    """All that was counted, in requests of today: of each kind, and of each class of which something was seen."""
+
+    kinds: tuple[Counts, ...]
+    classes: Mapping[Klass, Counts]
+
+
+def _nothing() -> Counts:
+    return Counts([0.0] * BINS, [0.0] * BINS, [0.0] * BINS)
+
+
+class _Book:
+    """All counts and their unit: newer counts are larger, which is the same as older ones fading. Whoever looks at it
+    from another thread has counts and unit that belong together.
+    """
+
+    __slots__ = ("classes", "kinds", "unit")
+
+    def __init__(self, learned: Learned) -> None:
+        self.kinds = learned.kinds
+        self.classes = dict(learned.classes)
+        self.unit = 1.0
+
+    def learned(self) -> Learned:
+        """In today's unit."""
+        factor = 1 / self.unit
+        classes = {klass: counts.times(factor) for klass, counts in list(self.classes.items())}
+        return Learned(tuple(counts.times(factor) for counts in self.kinds), classes)
+
+
+class _Shares(NamedTuple):
+    """Of those that reach a bin: which share is used in it, and used after VRAM has lost it."""
+
+    used: list[float]
+    lost: list[float]
+
+
+def _constant(share: float) -> _Shares:
+    return _Shares([share] * BINS, [share * (at >= _FIRST_LOST_BIN) for at in range(BINS)])
+
+
+_FIRST_GUESS: Final = _constant(_FIRST_SHARE)
+_HOPED: Final = _constant(_HOPED_SHARE)
 
 
 class ReuseIndex:
     """Counts that fade, and the index computed from them, one class at a time."""
 
     def __init__(self) -> None:
-        self._all = _Counts()
-        self._classes: dict[Klass, _Counts] = {}
+        self._book = _Book(Learned(tuple(_nothing() for _ in range(KINDS)), {}))
         self._index: dict[Klass, list[float]] = {}
         self._requests = 0
-        self._unit = 1.0  # newer counts are larger, which is the same as older ones fading
         self._turn: list[Klass] = []
 
     def request(self) -> None:
         """A request has come: counts fade a little, and now and then one class is computed anew."""
         self._requests += 1
-        self._unit /= _DECAY_PER_HUNDRED**0.01
-        if self._unit > 1e12:
-            self._rescale()
+        self._book.unit /= _FADE
+        if self._book.unit > _LARGEST_UNIT:
+            self._book = _Book(self._book.learned())
         if self._requests % _REFRESH_EVERY == 0:
             self._refresh_next()
 
     def made(self, klass: Klass) -> None:
         """A state of this class was made, or used and kept."""
-        self._counts(klass).made += self._unit
-        self._all.made += self._unit
+        self.aged(klass, 0)
+
+    def aged(self, klass: Klass, age_bin: int) -> None:
+        """One has reached this bin unused."""
+        book = self._book
+        self._counts(klass).reached[age_bin] += book.unit
+        book.kinds[klass // _CLASSES_OF_KIND].reached[age_bin] += book.unit
 
     def used(self, klass: Klass, age_seconds: float, lost: bool) -> None:
         """One was used again; `lost` says that VRAM no longer had it."""
-        at = bin_of(age_seconds)
-        for counts in (self._counts(klass), self._all):
-            counts.used[at] += self._unit
+        at, book = bin_of(age_seconds), self._book
+        for counts in (self._counts(klass), book.kinds[klass // _CLASSES_OF_KIND]):
+            counts.used[at] += book.unit
             if lost:
-                counts.lost[at] += self._unit
+                counts.lost[at] += book.unit
 
     def index(self, klass: Klass) -> list[float]:
-        """The index of a class by bin: always the same list, kept up to date."""
+        """The index of a class by step of age: always the same list, kept up to date."""
         found = self._index.get(klass)
         if found is None:
-            found = self._index[klass] = self._compute(self._counts(klass))
+            found = self._index[klass] = self._compute(klass)
         return found
 
-    def _counts(self, klass: Klass) -> _Counts:
-        counts = self._classes.get(klass)
-        if counts is None:
-            counts = self._classes[klass] = _Counts()
-        return counts
+    def known(self, klass: Klass) -> list[float] | None:
+        """The same, if it was asked for before. Pure reading."""
+        return self._index.get(klass)
 
-    def _rescale(self) -> None:
-        for counts in (self._all, *self._classes.values()):
-            counts.scale(1 / self._unit)
-        self._unit = 1.0
+    def learned(self) -> Learned:
+        """A copy of what was counted. From any thread: a count that rises meanwhile may be in it or not."""
+        return self._book.learned()
+
+    def resume(self, learned: Learned) -> None:
+        """Go on from there. Indices that were given out before are not those of it."""
+        self._book = _Book(learned)
+        self._index.clear()
+        self._turn.clear()
+
+    def _counts(self, klass: Klass) -> Counts:
+        classes = self._book.classes
+        counts = classes.get(klass)
+        if counts is None:
+            counts = classes[klass] = _nothing()
+        return counts
 
     def _refresh_next(self) -> None:
         if not self._turn:
-            self._turn = list(self._classes)
+            self._turn = list(self._index)
         if self._turn:
             klass = self._turn.pop()
-            self.index(klass)[:] = self._compute(self._classes[klass])
+            self._index[klass][:] = self._compute(klass)
 
-    def _compute(self, counts: _Counts) -> list[float]:
-        """Expected uses by bin, then the index."""
-        unit, made_in_all = self._unit, self._all.made or 1.0
-        prior = _PRIOR_SHARE * _PRIOR_USES / BINS
-        share = (1 - _PRIOR_SHARE) / made_in_all
-        used = [
-            here / unit + _PRIOR_STATES * (there * share + prior)
-            for here, there in zip(counts.used, self._all.used, strict=True)
-        ]
-        lost = [
-            here / unit + _PRIOR_STATES * (there * share + (prior if at >= _FIRST_LOST_BIN else 0.0))
-            for at, (here, there) in enumerate(zip(counts.lost, self._all.lost, strict=True))
-        ]
-        made = max(counts.made / unit + _PRIOR_STATES, sum(used) * 1.02)
-        return _best_rates(made, used, lost)
+    def _compute(self, klass: Klass) -> list[float]:
+        """Shares by bin, then what is used and lost of one that is made, then the index."""
+        book = self._book
+        kind = _shares(book.kinds[klass // _CLASSES_OF_KIND], book.unit, _FIRST_GUESS)
+        own = _shares(self._counts(klass), book.unit, _mixed(kind, _HOPED, _HOPE))
+        waiting = 1.0
+        used, lost = [], []
+        for used_share, lost_share in zip(*own, strict=True):
+            used.append(waiting * used_share)
+            lost.append(waiting * lost_share)
+            waiting -= used[-1]
+        return _in_steps(_best_rates(1.0, used, lost))
+
+
+def _shares(counts: Counts, unit: float, prior: _Shares) -> _Shares:
+    """What was counted, and what was thought before as long as that was little."""
+    used, lost = [], []
+    for at in range(BINS):
+        uses = counts.used[at] / unit
+        prior_uses = _PRIOR_STATES * prior.used[at]
+        # Some may be used that were not seen to get there: those of an earlier run.
+        whole = max(counts.reached[at] / unit + _PRIOR_STATES, uses * 1.01 + prior_uses)
+        used.append((uses + prior_uses) / whole)
+        lost.append((counts.lost[at] / unit + _PRIOR_STATES * prior.lost[at]) / whole)
+    return _Shares(used, lost)
+
+
+def _mixed(one: _Shares, other: _Shares, share: float) -> _Shares:
+    """The other one has this share in it."""
+    return _Shares(
+        *([a * (1 - share) + b * share for a, b in zip(*pair, strict=True)] for pair in zip(one, other, strict=True))
+    )
+
+
+def _in_steps(rates: list[float]) -> list[float]:
+    """Rates are those of an age some way into each bin; between them they are taken to fall evenly, in logarithms."""
+    logs = [math.log(rate) for rate in rates]
+    steps = [rates[0]]
+    for at in range(1, BINS):
+        for part in range(STEPS_OF_BIN):
+            place = max(at + (part + 0.5) / STEPS_OF_BIN - _INTO_BIN, 1.0)
+            before = min(int(place), BINS - 2)
+            further = min(place - before, 1.0)
+            steps.append(math.exp(logs[before] * (1 - further) + logs[before + 1] * further))
+    return steps
 
 
 def _best_rates(made: float, used: list[float], lost: list[float]) -> list[float]:
@@ -152,7 +265,7 @@ def _best_rates(made: float, used: list[float], lost: list[float]) -> list[float
 
 def _best_rate(start: int, waiting: float, used: list[float], lost: list[float]) -> float:
     """From somewhere in the first bin on, of which the rest is before us."""
-    begin = EDGES[start] * 1.3 if start else 4.0
+    begin = EDGES[start] * _BEGIN if start else 4.0
     end = EDGES[start + 1]
     now_used, uses = used[start] * 0.6, lost[start] * 0.6
     seconds = now_used * max(1.0, (end - begin) / 2) + (waiting - now_used) * (end - begin)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from engine.policies.reuse import Learned
 from engine.prefix_tree import Klass, State
 
 #: What a state saves per byte that its eviction would free.
@@ -20,7 +21,7 @@ class StatePolicy(ABC):
     def __init__(self, density: Density) -> None:
         self._density = density
 
-    def request(self) -> None:  # noqa: B027 - only those that learn need this and the next two
+    def request(self) -> None:  # noqa: B027 - only those that learn need this and the next three
         """A request has come."""
 
     def used(self, klass: Klass, age_seconds: float, lost: bool) -> None:  # noqa: B027
@@ -28,6 +29,16 @@ class StatePolicy(ABC):
 
     def made(self, klass: Klass) -> None:  # noqa: B027
         """A boundary of this class was made, or kept after it was used."""
+
+    def aged(self, klass: Klass, age_bin: int) -> None:  # noqa: B027
+        """A boundary of this class has reached this age unused."""
+
+    def learned(self) -> Learned | None:
+        """What there is to be kept for a later run; None for a policy that learns nothing. From any thread."""
+        return None
+
+    def resume(self, learned: Learned) -> None:  # noqa: B027
+        """What an earlier run had learned; before any state is there."""
 
     @abstractmethod
     def add(self, state: State) -> None:
@@ -44,6 +55,10 @@ class StatePolicy(ABC):
     @abstractmethod
     def victim(self, now: float) -> State | None:
         """Who goes first; it stays known until it is removed. None if all are pinned."""
+
+    @abstractmethod
+    def score(self, state: State, now: float) -> float:
+        """What it is worth; the least goes first. Pure reading, from any thread."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -6,7 +6,7 @@ import heapq
 import math
 from typing import ClassVar
 
-from engine.policies.reuse import BINS, EDGES, ReuseIndex, bin_of
+from engine.policies.reuse import STEP_ENDS, STEPS, Learned, ReuseIndex, step_of
 from engine.policies.states import Density, StatePolicy
 from engine.prefix_tree import Klass, State
 
@@ -14,15 +14,15 @@ _STALE_ENTRIES = 64
 
 
 class _Group:
-    """States of one class and age bin, for which the index is the same: the oldest, and the lightest."""
+    """States of one class and step of age, for which the index is the same: the oldest, and the lightest."""
 
-    def __init__(self, klass: Klass, age_bin: int, index: list[float]) -> None:
+    def __init__(self, klass: Klass, step: int, index: list[float]) -> None:
         self.klass = klass
-        self.age_bin = age_bin
+        self.step = step
         self.index = index
         self.members: dict[State, None] = {}
         self.heap: list[tuple[float, int, State]] = []
-        self.due = math.inf  # when the first one becomes too old for the bin, or earlier
+        self.due = math.inf  # when the first one becomes too old for the step, or earlier
 
     def add(self, state: State) -> None:
         """To the young end."""
@@ -31,7 +31,7 @@ class _Group:
         self.members[state] = None
 
     def _due(self, state: State) -> float:
-        return state.last_used + EDGES[self.age_bin + 1] if self.age_bin < BINS - 1 else math.inf
+        return state.last_used + STEP_ENDS[self.step] if self.step < STEPS - 1 else math.inf
 
     def aged(self, now: float) -> list[State]:
         """Those that are too old, the oldest first."""
@@ -73,14 +73,14 @@ class _Group:
 
 
 class ValuePolicy(StatePolicy):
-    """States in groups of one class and age bin. A victim costs one look at each group."""
+    """States in groups of one class and step of age. A victim costs one look at each group."""
 
     name: ClassVar[str] = "value"
 
     def __init__(self, density: Density) -> None:
         super().__init__(density)
         self.index = ReuseIndex()
-        self._groups: dict[int, _Group] = {}  # by class and bin in one number
+        self._groups: dict[int, _Group] = {}  # by class and step in one number
         self._tickets = 0
         self._aged_at = -1.0
 
@@ -96,40 +96,57 @@ class ValuePolicy(StatePolicy):
         """Learn how many there are."""
         self.index.made(klass)
 
+    def aged(self, klass: Klass, age_bin: int) -> None:
+        """Learn how many wait in vain."""
+        self.index.aged(klass, age_bin)
+
+    def learned(self) -> Learned:
+        """What the index has counted."""
+        return self.index.learned()
+
+    def resume(self, learned: Learned) -> None:
+        """Count on from there."""
+        self.index.resume(learned)
+
     def add(self, state: State) -> None:
-        """Into the youngest bin of its class."""
+        """Into the youngest step of its class."""
         self.remove(state)
+        state.density = self._density(state)
         self._put(state, 0)
 
-    def _put(self, state: State, age_bin: int) -> None:
-        state.age_bin = age_bin
-        key = state.klass * BINS + age_bin
+    def _put(self, state: State, step: int) -> None:
+        state.age_step = step
+        key = state.klass * STEPS + step
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(state.klass, age_bin, self.index.index(state.klass))
+            group = self._groups[key] = _Group(state.klass, step, self.index.index(state.klass))
         group.add(state)
         self._push(group, state)
 
     def _push(self, group: _Group, state: State) -> None:
         self._tickets += 1
         state.ticket = self._tickets
-        group.push(self._density(state), state)
+        group.push(state.density, state)
 
     def remove(self, state: State) -> None:
         """Out of its group; its entry in the heap is passed over later."""
-        if state.age_bin < 0:
+        if state.age_step < 0:
             return
-        key = state.klass * BINS + state.age_bin
+        key = state.klass * STEPS + state.age_step
         members = self._groups[key].members
         del members[state]
         if not members:
             del self._groups[key]
-        state.age_bin = state.ticket = -1
+        state.age_step = state.ticket = -1
 
     def changed(self, state: State) -> None:
         """A new entry in the heap; the old one is passed over."""
-        if state.age_bin >= 0:
-            self._push(self._groups[state.klass * BINS + state.age_bin], state)
+        if state.age_step < 0:
+            return
+        density = self._density(state)
+        if density != state.density:
+            state.density = density
+            self._push(self._groups[state.klass * STEPS + state.age_step], state)
 
     def victim(self, now: float) -> State | None:
         """The least index times density."""
@@ -138,29 +155,37 @@ class ValuePolicy(StatePolicy):
         for group in self._groups.values():
             found = group.lightest()
             if found is not None:
-                score = group.index[group.age_bin] * found[0]
+                score = group.index[group.step] * found[0]
                 if score < best:
                     best, victim = score, found[1]
         return victim
 
+    def score(self, state: State, now: float) -> float:
+        """Index times density."""
+        index = self.index.known(state.klass)
+        step = step_of(max(now - state.last_used, 0.0))
+        return index[step] * self._density(state) if index is not None else 0.0
+
     def _age(self, now: float) -> None:
-        """Move on those that have become too old for their bin, older bins first so that queues stay in order."""
+        """Move on those that have become too old for their step, older ones first so that queues stay in order."""
         if now == self._aged_at:
             return
         self._aged_at = now
         due = [group for group in self._groups.values() if group.due <= now]
-        for group in sorted(due, key=_age_bin, reverse=True):
+        for group in sorted(due, key=_step_of_group, reverse=True):
             for state in group.aged(now):
-                self.remove(state)
-                self._put(state, max(bin_of(now - state.last_used), group.age_bin + 1))
+                del group.members[state]
+                self._put(state, max(step_of(now - state.last_used), group.step + 1))
+            if not group.members:
+                del self._groups[group.klass * STEPS + group.step]
 
     def clear(self) -> None:
         """Forget the states, not what was learned."""
         for group in self._groups.values():
             for state in group.members:
-                state.age_bin = state.ticket = -1
+                state.age_step = state.ticket = -1
         self._groups.clear()
 
 
-def _age_bin(group: _Group) -> int:
-    return group.age_bin
+def _step_of_group(group: _Group) -> int:
+    return group.step

@@ -18,6 +18,7 @@ from benchmarks.real_engine import (
     prompt,
     running_engine,
 )
+from engine.sizing import SlotPlan, plan_slots
 
 pytestmark = pytest.mark.engine
 
@@ -75,9 +76,16 @@ def test_every_length_gives_the_same_tokens_from_the_host(real_engine: str) -> N
 
 
 def test_the_engine_says_how_many_slots_it_has(real_engine_process: EngineProcess) -> None:
-    """And that it runs this connector under the field report's names."""
-    log = real_engine_process.log.read_text()
-    assert "Host tier: 2663 token slots and 32 state slots" in log
+    """And that it runs this connector under the field report's names. How large a state is depends on the processor's
+    kernels, so how many blocks fit beside the states does too.
+    """
+    complete(real_engine_process.base_url, prompt(401, 500))
+    log, found = real_engine_process.log.read_text(), metrics(real_engine_process.base_url)
+    tokens, states = (int(found["tierdeck_host_slots", "all", pool]) for pool in ("token", "state"))
+    sizes = [found["tierdeck_host_bytes", pool] // count for pool, count in (("token", tokens), ("state", states))]
+    assert plan_slots(1 << 30, 1, *sizes, BLOCK, 65_536, 0) == SlotPlan(tokens, states)
+    assert states == 32
+    assert f"Host tier: {tokens} token slots and {states} state slots" in log
     assert "Creating offloading spec with name: TieringOffloadingSpec" in log
 
 

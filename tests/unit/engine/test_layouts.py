@@ -18,6 +18,7 @@ from engine import metric_names as names
 from engine.config import ConfigError, TierConfig
 from engine.layout import HostLayout, host_layout
 from engine.manager import TierManager
+from engine.value_manager import ValueManager
 from tests.unit.engine.chains import CHUNK, Clock, counts
 
 SHAPE = {"num_kv_heads": 2, "head_size": 64, "dtype": torch.bfloat16}
@@ -28,17 +29,19 @@ LOCAL = ChunkedLocalAttentionSpec(block_size=CHUNK, attention_chunk_size=4 * CHU
 BLOCK_BYTES = 2 * 2 * 64 * 2 * CHUNK
 
 
-def lay(*specs: Any, slots: int = 8, blocks_per_chunk: int = 1, drafts: tuple[int, ...] = ()) -> HostLayout:
+def lay(
+    *specs: Any, slots: int = 8, blocks_per_chunk: int = 1, drafts: tuple[int, ...] = (), policy: str = "lru"
+) -> HostLayout:
     """One layer per group, and room for so many slots."""
     size = sum(spec.page_size_bytes for spec in specs) * blocks_per_chunk
     groups = [(number, CHUNK, spec, 1) for number, spec in enumerate(specs)]
-    return host_layout(TierConfig(slots * size, eviction_policy="lru"), groups, blocks_per_chunk, 1, None, drafts)
+    return host_layout(TierConfig(slots * size, eviction_policy=policy), groups, blocks_per_chunk, 1, None, drafts)
 
 
 class Session:
     """A prompt of named blocks in some groups."""
 
-    def __init__(self, manager: TierManager, name: str, blocks: str, groups: int) -> None:
+    def __init__(self, manager: TierManager | ValueManager, name: str, blocks: str, groups: int) -> None:
         self.manager = manager
         self.context = ReqContext(name)
         self.hashes = [blocks[:end].encode() for end in range(1, len(blocks) + 1)]
@@ -95,6 +98,28 @@ def test_of_a_sliding_window_only_the_last_blocks_are_needed() -> None:
     found = counts(manager)
     assert found[names.LOOKUP_TOKENS, "hit"] == 4 * CHUNK
     assert found[names.SLOTS_PINNED, "token", names.ALL_GROUPS] == 4
+
+
+@pytest.mark.parametrize("policy", ["lru", "value"])
+def test_after_a_reset_a_running_requests_windows_are_not_stored(policy: str) -> None:
+    """vLLM offers all its blocks again, and knows those before the window by numbers that others may have by now."""
+    manager = manager_of(policy)
+    running = Session(manager, "running", "abcd", 2)
+    running.store([*running.keys(0), *running.keys(1)])
+    manager.reset_cache()
+    running.store([*running.keys(0), *running.keys(1)])
+    assert running.found(0) == [True] * 4
+    assert running.found(1) == [False] * 4
+    running.finish()
+    later = Session(manager, "later", "abcd", 2)
+    later.store([*later.keys(0), *later.keys(1)])
+    assert later.found(1) == [True] * 4
+
+
+def manager_of(policy: str) -> TierManager | ValueManager:
+    """For a group of full attention and one of windows."""
+    layout = lay(FULL, WINDOW, policy=policy)
+    return TierManager(layout, clock=Clock()) if policy == "lru" else ValueManager(layout, policy, clock=Clock())
 
 
 def test_windows_alone_are_served_as_well() -> None:

@@ -11,6 +11,7 @@ from benchmarks import replay
 from benchmarks.arena_lru import arena_lru_seconds
 from benchmarks.bound import upper_bound
 from benchmarks.replay import Setup
+from benchmarks.replay_table import Row, summary
 from benchmarks.trace import Ask, Trace, read_trace
 from benchmarks.vram_model import Layout, prompts
 from benchmarks.workloads import ALL
@@ -97,6 +98,17 @@ def test_shares_add_up_and_a_large_tier_avoids_all_that_can_be() -> None:
     assert result.vram_share + result.host_share + result.recomputed_share == pytest.approx(1.0)
     assert result.avoidable_recompute_share < 0.005
     assert result.evictions.keys() <= {"token/orphaned"}
+
+
+def test_the_summary_compares_all_workloads_of_a_size_with_the_static_split_at_once() -> None:
+    """Seconds are summed up first: one workload of which static saves nothing does not hide the others."""
+    sums = {"big": (300.0, 200.0), "lost": (60.0, 0.0)}
+    found = [
+        Row(name, 1, 64, 1_000, 10.0, 80.0, 90.0, 95.0, 0, None, value, static, 0.0, 100.0, 400.0)
+        for name, (value, static) in sums.items()
+    ]
+    assert [row.times_static for row in found] == [1.5, None]
+    assert "1.80 times the seconds that static saves" in summary(found, 64)
 
 
 @pytest.mark.parametrize("family", sorted(ALL))

@@ -7,108 +7,24 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.v1.kv_offload.base import LookupResult, OffloadKey, get_offload_block_hash, get_offload_group_idx
 
-from engine.arena import Arena
 from engine.config import ConfigError
 from engine.layout import HostLayout
-from engine.manager import TierManager
 from engine.residency import PassingMemory, Residency, ResidentMemory, pool_shapes
 from engine.residency_place import InUseError, Lease, NotPrivateError, used_bytes
-from engine.residency_region import Plan, PoolShape, WorkerShare
+from engine.residency_plan import Plan, PoolShape
+from engine.residency_region import WorkerShare
 from tests.unit.engine.chains import STATE_GROUPS, TOKEN_GROUP, Request, layout, run
-
-
-def plan_of(mount: Path, run_name: str, lay: HostLayout, workers: int = 1, **identity: Any) -> Plan:
-    return Plan(mount / "tierdeck-e" / "engine-0", run_name, {"format": 1, **identity}, pool_shapes(lay), workers)
-
-
-class Engine:
-    """Workers and scheduler of one start. `kill` leaves everything as a SIGKILL of all of them would."""
-
-    def __init__(self, plan: Plan, lay: HostLayout) -> None:
-        self.plan, self.layout = plan, lay
-        self.shares = [WorkerShare(plan, rank, 0.0) for rank in range(plan.world_size)]
-        self.arenas = [Arena(lay, share) for share in self.shares]
-        self.memory = ResidentMemory(plan, 0.0)
-        self.manager = TierManager(lay, plan.world_size, memory=self.memory)
-
-    def kill(self) -> None:
-        self.memory.close()
-        for arena in self.arenas:
-            arena.close()
-
-    def write(self, keys: list[OffloadKey], slots: list[int], whole: bool = True) -> None:
-        """What the copy threads do; half of it if they are killed on the way."""
-        for arena in self.arenas:
-            arena.begin_writing()
-        for key, slot in zip(keys, slots, strict=True):
-            for rank, place in enumerate(self.places(key, slot)):
-                wanted = pattern(key, rank, len(place))
-                place[: len(place) if whole else len(place) // 2] = wanted[: None if whole else len(place) // 2]
-
-    def places(self, key: OffloadKey, slot: int) -> list[np.ndarray[Any, Any]]:
-        group = self.layout.groups[get_offload_group_idx(key)]
-        begin = slot * self.layout.slot_bytes(group.pool) + group.offset_bytes
-        spans = [arena._memory[group.pool] for arena in self.arenas]
-        return [span[begin : begin + group.bytes_per_block] for span in spans]
-
-    def store(self, request: Request, keys: list[OffloadKey]) -> None:
-        output = self.manager.prepare_store(keys, request.context)
-        assert output is not None
-        self.write(output.keys_to_store, output.store_spec.slots.tolist())
-        self.manager.complete_store(set(output.keys_to_store), request.context)
-
-    def session(self, blocks: str) -> None:
-        request = Request(self.manager, blocks, blocks)
-        for key in request.states(len(blocks) - 1):
-            self.store(request, [key])
-        self.store(request, request.tokens())
-        request.finish()
-
-    def check(self, sessions: Iterable[str]) -> None:
-        """Whatever is a hit has the bytes that were stored."""
-        for blocks in sessions:
-            request = Request(self.manager, f"check {blocks}", blocks)
-            keys = [*request.tokens(), *(key for number in range(len(blocks)) for key in request.states(number + 1))]
-            hits = [key for key in keys if self.manager.lookup(key, request.context) is LookupResult.HIT]
-            self.check_bytes(hits, self.manager.prepare_load(hits, request.context))
-            self.manager.complete_load(hits, request.context)
-            request.finish()
-
-    def check_bytes(self, keys: list[OffloadKey], spec: Any) -> None:
-        for key, slot in zip(keys, spec.slots.tolist(), strict=True):
-            for rank, place in enumerate(self.places(key, slot)):
-                assert np.array_equal(place, pattern(key, rank, len(place))), (key, slot, rank)
-
-    def found(self, blocks: str) -> int:
-        """Blocks that come back, with the bytes that were stored."""
-        request = Request(self.manager, f"again {blocks} {time.monotonic_ns()}", blocks)
-        count = request.lookup_blocks()
-        keys = [*request.tokens(0, count), *request.states(count)] if count else []
-        self.check_bytes(keys, self.manager.prepare_load(keys, request.context))
-        self.manager.complete_load(keys, request.context)
-        request.finish()
-        return count
-
-
-def pattern(key: OffloadKey, rank: int, size: int) -> np.ndarray[Any, Any]:
-    return np.frombuffer((key + bytes([rank])) * (size // len(key) + 1), np.uint8)[:size]
-
-
-def start(mount: Path, name: str, lay: HostLayout | None = None, workers: int = 1, **identity: Any) -> Engine:
-    lay = lay or layout(40, 8)
-    return Engine(plan_of(mount, name, lay, workers, **identity), lay)
+from tests.unit.engine.residency_rig import Engine, kill_while_writing, plan_of, start, write_without_end
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -422,28 +338,16 @@ class Crowd:
         self.engine.manager.reset_cache()
 
 
-def _write_without_end(mount: Path, name: str) -> None:
-    engine = start(mount, name)
-    (mount / "writing").touch()
-    number = 0
-    while True:
-        number += 1
-        engine.session(f"{number % 50:02}" + "abcdef")
+def _write(mount: Path, name: str) -> None:
+    write_without_end(mount, start(mount, name).session, shortest=6)
 
 
 def test_a_process_killed_while_it_writes_leaves_only_whole_blocks(tmp_path: Path) -> None:
     """SIGKILL at moments nobody chose; what it had acknowledged is there, and right."""
     for number in range(15):
-        process = multiprocessing.get_context("fork").Process(
-            target=_write_without_end, args=(tmp_path, f"writer {number}")
-        )
+        process = multiprocessing.get_context("fork").Process(target=_write, args=(tmp_path, f"writer {number}"))
         process.start()
-        while not (tmp_path / "writing").exists():
-            time.sleep(0.001)
-        time.sleep(0.01 + 0.0037 * number)  # the moment is what is tried
-        process.kill()
-        process.join()
-        (tmp_path / "writing").unlink()
+        kill_while_writing(tmp_path, process, number)
         engine = start(tmp_path, f"reader {number}")
         engine.check(f"{one:02}abcdef" for one in range(50))
         found = [engine.found(f"{one:02}abcdef") for one in range(50)]

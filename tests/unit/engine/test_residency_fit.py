@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.residency_index import Entry, fit
+from engine.residency_index import Entry, IndexFile, fit
 
 
 def entry(slot: int, name: str, rank: int, piece: int = 0, pieces: int = 1) -> Entry:
@@ -36,6 +39,19 @@ def test_a_block_in_several_slots_is_whole_or_gone() -> None:
     assert {one.block_hash for one in fitted.dropped} == {b"p"}
     assert sorted(one.slot for one in fitted.kept) == [0, 2]
     assert [(move.entry.piece, move.target) for move in fitted.moves] == [(1, 1)]
+
+
+def test_ranks_are_times(tmp_path: Path) -> None:
+    """Of a layout that keeps times, a rank tells when a slot was used; many at once still have an order."""
+    index = IndexFile(tmp_path / "a.index", 4)
+    index.commit(0, b"a", 1, 100, None)
+    time.sleep(0.002)  # that time passes is what is tried
+    before = time.time_ns()
+    index.used([1, 2])
+    index.commit(1, b"b", 1, 100, None)
+    first, second = (entry.rank for entry in index.entries(1))
+    index.close()
+    assert before - 10**9 < first < before < second < time.time_ns() + 10
 
 
 @given(

@@ -11,7 +11,17 @@ from engine import metric_names as names
 from engine.layout import GroupLayout, HostLayout
 from engine.sizing import SlotPlan
 from engine.value_manager import PagesSpec, ValueManager
-from tests.unit.engine.chains import CHUNK, Clock, Request, counts, layout, outcomes, run
+from tests.unit.engine.chains import (
+    CHUNK,
+    STATE_GROUPS,
+    TOKEN_GROUP,
+    Clock,
+    Request,
+    counts,
+    layout,
+    outcomes,
+    run,
+)
 
 PAGE = 4096
 
@@ -204,6 +214,27 @@ def test_a_chunked_prefill_keeps_its_first_blocks_until_the_state_is_made() -> N
     assert run(tier, "back", "abcd") == 3
 
 
+@pytest.mark.parametrize("tail", [False, True], ids=["whole blocks", "a boundary inside a block last"])
+def test_what_is_generated_belongs_to_the_session_too(tail: bool) -> None:
+    """Blocks that fill up while it answers get their positions later, group by group: its newest state is there."""
+    tier = manager()
+    growing = Request(tier, "growing", "ab")
+    growing.begin()
+    growing.store(growing.tokens())
+    growing.hashes += [b"abc", b"abcd"]
+    for group in (TOKEN_GROUP, *STATE_GROUPS):
+        for number in (3, 4):
+            key = make_offload_key(growing.hashes[number - 1], group)
+            growing.context.set_offload_key_position(key, number * CHUNK)
+    if tail:
+        growing.context.set_offload_key_position(make_offload_key(b"ab and a half", 1), 2 * CHUNK + CHUNK // 2)
+    growing.store(growing.tokens(2))
+    for key in growing.states(4):
+        assert growing.store([key]) == [key]
+    growing.finish()
+    assert run(tier, "back", "abcde") == 4
+
+
 def test_a_sub_session_burst_does_not_push_out_the_main_session() -> None:
     """A main session comes back after half an hour although a crowd of short ones came by: one
     state for many blocks saves more per byte than one for a few.
@@ -221,19 +252,23 @@ def test_a_sub_session_burst_does_not_push_out_the_main_session() -> None:
 
 
 def test_a_long_idle_session_is_worth_more_if_such_sessions_come_back() -> None:
-    """Learned: single questions never come back, sessions of several turns do, hours later."""
+    """Learned: single questions never come back, sessions of several turns do, after more than an hour in which ten
+    times as much was asked as there is room for.
+    """
     clock = Clock()
     tier = manager(pages=60, clock=clock)
+    came_back = []
     for day in range(30):
         name = chr(0x400 + day)
-        for turn in range(3):
-            run(tier, f"{day} {turn}", name * (4 + turn), device_blocks=3 + turn - 1 if turn else 0)
-            clock.now += 5_000 if turn == 1 else 20
-        for number in range(40):
-            run(tier, f"{day} q {number}", chr(0x1000 + 40 * day + number) * 3)
-            clock.now += 60
-    recent = [chr(0x400 + day) * 6 for day in range(25, 30)]
-    assert sum(has_state(tier, name[:5]) for name in recent) == 5
+        run(tier, f"{day} 0", name * 4)
+        clock.now += 20
+        run(tier, f"{day} 1", name * 5, device_blocks=3)
+        for number in range(150):
+            clock.now += 30
+            run(tier, f"{day} q {number}", chr(0x1000 + 150 * day + number) * 3)
+        came_back.append(run(tier, f"{day} 2", name * 6))
+        clock.now += 20
+    assert came_back[-20:] == [4] * 20
 
 
 def test_lookup_tokens_say_what_was_missing() -> None:

@@ -68,7 +68,7 @@ class ArenaMachine(RuleBasedStateMachine):
         ask = self.arena.policy.victim
 
         def victim(now: float):
-            assert all(state.pinned for state in self.arena._superseded), "superseded ones go first"
+            assert all(state.pinned for state in self.arena.superseded), "superseded ones go first"
             found = ask(now)
             assert found is None or not found.pinned
             return found
@@ -165,7 +165,7 @@ class ArenaMachine(RuleBasedStateMachine):
             probe.context.set_offload_key_position(key, CHUNK)
             result = self.manager.lookup(key, probe.context)
             assert result is (LookupResult.HIT if key in self.readable else LookupResult.HIT_PENDING)
-            self.manager._requests.pop("probe")
+            probe.finish()  # it may have found a state, which stays while it runs
 
     @invariant()
     def no_page_twice_and_none_lost(self) -> None:

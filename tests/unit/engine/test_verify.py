@@ -19,6 +19,7 @@ from engine.transfer.verify import VerifyingCopier
 from engine.worker import TierWorker
 from tests.unit.engine.chains import Clock, Request, counts, layout, run
 from tests.unit.engine.test_transfer import Bench, bench
+from tests.unit.engine.test_value import manager as arena_manager
 
 BLOCKS = GPULoadStoreSpec([3, 7, 5], [2, 1, 0], [4, 5, 0])
 SLOTS = [5, 2, 4]
@@ -56,9 +57,10 @@ def test_a_changed_byte_fails_the_load(rig: Bench) -> None:
     assert rig.worker.take_failed_loads() == set()
 
 
-def test_a_failed_load_is_not_offered_again() -> None:
+@pytest.mark.parametrize("policy", ["lru", "value"])
+def test_a_failed_load_is_not_offered_again(policy: str) -> None:
     """Its blocks and states are gone at once, counted, and their places free."""
-    tier = TierManager(layout(), clock=Clock())
+    tier = TierManager(layout(), clock=Clock()) if policy == "lru" else arena_manager(clock=Clock())
     run(tier, "cold", "abcd")
     reader = Request(tier, "reader", "abcd")
     keys = [*reader.tokens(0, reader.lookup_blocks()), *reader.states(3)]
@@ -107,9 +109,11 @@ def test_vllm_is_told_which_request_to_compute_anew() -> None:
 
 
 def test_the_manager_hears_of_it_before_the_load_ends_for_it() -> None:
-    """Otherwise the slots would be offered once more."""
+    """Otherwise the slots would be offered once more. And what is computed anew is stored from its beginning."""
     order: list[str] = []
+    group = SimpleNamespace(next_stored_chunk_idx=7)
     half = SimpleNamespace(
+        _req_status={"bad": SimpleNamespace(group_states=(group,))},
         manager=SimpleNamespace(load_failed=lambda requests: order.append(f"failed {sorted(requests)}")),
         update_connector_output=lambda output: order.append("ended"),
     )
@@ -119,3 +123,19 @@ def test_the_manager_hears_of_it_before_the_load_ends_for_it() -> None:
 
     Engine(upstream).connector.update_connector_output(KVConnectorOutput(failed_recving={"bad"}))
     assert order == ["failed ['bad']", "ended"]
+    assert group.next_stored_chunk_idx == 0
+
+
+def test_transfers_under_way_end_before_new_ones_begin() -> None:
+    """Also where vLLM flushes a new store at once: after a reset it may write where an old one still does."""
+    told: list[tuple[list[int], set[int] | None]] = []
+    half = SimpleNamespace(
+        handle_preemptions=lambda metadata: told.append((sorted(metadata.store_jobs), metadata.jobs_to_flush))
+    )
+
+    def upstream(connector: Any) -> None:
+        connector.connector_worker = half
+
+    job = TransferJob("new", GPULoadStoreSpec([1], [1], [0]), SlotsSpec([1]))
+    Engine(upstream).connector.handle_preemptions(OffloadingConnectorMetadata({}, {9: job}, {3, 9}))
+    assert told == [([], {3, 9}), ([9], {3, 9})]
