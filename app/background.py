@@ -7,13 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from app.errors import in_short
+
 log = structlog.get_logger(__name__)
 
 RESTART_SECONDS = 5.0
+#: Longer than a loop can be held up by a database that is locked before it fails again.
+STEADY_SECONDS = 30.0
 
 
 class Loops:
-    """Named loops that run until `close`. A loop that raises is logged, reported and begun again."""
+    """Named loops that run until `close`. A loop that raises is logged, reported and begun again; it counts as
+    recovering until it has run for a while without a fault.
+    """
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -36,10 +42,12 @@ class Loops:
 
     async def _keep_running(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         while True:
+            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, self._faults.pop, name, None)
             try:
                 await run()
             except Exception as error:  # the loop's edge: the deck goes on, and says so
                 log.exception("loop failed", loop=name)
-                self._faults[name] = f"{type(error).__name__}: {error}"
+                self._faults[name] = in_short(error)
+            finally:
+                steady.cancel()
             await asyncio.sleep(RESTART_SECONDS)
-            self._faults.pop(name, None)

@@ -31,6 +31,9 @@ class Settings(BaseSettings):
     prometheus_url: str | None = Field(None, description="An existing Prometheus to read history from.")
     engine_python: Path = Field(Path(sys.executable), description="Interpreter that starts the engines.")
     model: str | None = Field(None, description="Model path or name. Default: the demo model, built on the first run.")
+    fleets_file: Path | None = Field(
+        None, description="TOML file with the fleets of the first run, instead of the one of model and port."
+    )
     engine_port: int = Field(
         8710, ge=1, le=65535, description="Port of the engine; taken over at its next start while there is one engine."
     )
@@ -49,7 +52,24 @@ class Settings(BaseSettings):
     restart_stable_seconds: float = Field(
         120.0, ge=0, description="An engine that served this long starts with a clean record of failures."
     )
-    stall_seconds: float = Field(120.0, gt=0, description="No token for this long while requests wait = stalled.")
+    stall_seconds: float = Field(
+        120.0, gt=0, description="No token for this long while requests wait, or when asked for one = stalled."
+    )
+    idle_probe_seconds: float = Field(
+        60.0, ge=0, description="An engine without a token for this long is asked for one; 0 = never."
+    )
+    restart_stalled_seconds: float = Field(
+        0.0, ge=0, description="An engine that is stalled this long is restarted; 0 = only by hand."
+    )
+    port_wait_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="An engine whose port another program keeps for this long moves to another port of its fleet; "
+        "0 = it waits.",
+    )
+    device_wait_seconds: float = Field(
+        600.0, ge=0, description="Longest wait of a start for memory of its GPUs to become free."
+    )
     door_wait_seconds: float = Field(600.0, ge=0, description="How long a request waits for an engine to be ready.")
     door_wait_limit: int = Field(256, ge=0, description="How many requests may wait for an engine at once.")
     door_body_limit_bytes: int = Field(
@@ -57,6 +77,12 @@ class Settings(BaseSettings):
     )
     door_keepalive_seconds: float = Field(
         15.0, ge=0, description="A comment to streaming clients after this much silence; 0 = none."
+    )
+    door_early_stream_seconds: float = Field(
+        15.0,
+        ge=0,
+        description="A streaming request in line this long is answered 200 and kept alive; errors then come as an "
+        "event. 0 = never.",
     )
     door_connect_timeout_seconds: float = Field(10.0, gt=0, description="Connecting to an engine.")
 

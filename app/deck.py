@@ -15,8 +15,11 @@ from app.services.alerts import Alerts
 from app.services.charts import Charts
 from app.services.deep_checks import DeepChecks
 from app.services.engines import Engines
+from app.services.fleets import Fleets
 from app.services.planning import Planning
+from app.services.preview import Previews
 from app.services.profiles import Profiles
+from app.services.requests import Requests
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
 from app.store.database import Database
@@ -32,13 +35,16 @@ class Deck:
     events: Events
     signin: SignIn
     engines: Engines
+    fleets: Fleets
     profiles: Profiles
     planning: Planning
     deep_checks: DeepChecks
+    previews: Previews
     rollouts: Rollouts
     charts: Charts
     alerts: Alerts
     door: Door
+    requests: Requests
     scrape_loop: ScrapeLoop
     alert_loop: AlertLoop
     delivery_loop: DeliveryLoop

@@ -7,6 +7,7 @@
     ├── Unauthorized      401
     ├── Forbidden         403
     ├── TooLarge          413  the body is above the configured limit
+    ├── HeadTooLarge      431  the request's line and headers are; a TooLarge
     ├── Unavailable       503  not now; `retry_after_seconds` says when to try again
     ├── EngineFault       502  an engine broke off or answered something that is not HTTP
     ├── TooManyAttempts   429  wrong tokens came too fast; an Unavailable
@@ -17,17 +18,32 @@ This module imports nothing of the deck, so that every layer may raise from it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class TierdeckError(Exception):
-    """Base of the tree: a stable code, one sentence, and the offending field if there is one."""
+    """Base of the tree: a stable code, one sentence, and the offending field if there is one.
+
+    With `values` the sentence is a template with `%(name)s` in it; so a page can tell it in its reader's language.
+    """
 
     status = 500
     code = "internal"
 
-    def __init__(self, message: str, *, code: str | None = None, path: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        code: str | None = None,
+        path: str | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.sentence = sentence
+        self.values: Mapping[str, Any] = values or {}
+        self.message = sentence % self.values if self.values else sentence
         self.path = path
+        super().__init__(self.message)
         if code is not None:
             self.code = code
 
@@ -73,8 +89,15 @@ class Unavailable(TierdeckError):
     status = 503
     code = "unavailable"
 
-    def __init__(self, message: str, *, retry_after_seconds: int = 5, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        retry_after_seconds: int = 5,
+        code: str | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(sentence, code=code, values=values)
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -92,6 +115,13 @@ class TooLarge(TierdeckError):
     code = "body_too_large"
 
 
+class HeadTooLarge(TooLarge):
+    """The headers alone are more than the deck takes."""
+
+    status = 431
+    code = "headers_too_large"
+
+
 class EngineFault(TierdeckError):
     """An engine took the request and then failed it; it may have worked on it."""
 
@@ -104,3 +134,10 @@ class LaunchFailed(TierdeckError):
 
     status = 500
     code = "launch_failed"
+
+
+def in_short(error: BaseException) -> str:
+    """Any error in one line: the deck's own sentence, else kind and first line. A database adds whole statements."""
+    if isinstance(error, TierdeckError):
+        return error.message
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")

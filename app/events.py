@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-EventKind = Literal["engine", "scrape", "log", "alert", "profile", "rollout"]
+EventKind = Literal["engine", "fleet", "scrape", "log", "alert", "profile", "rollout", "request"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from app.background import Loops
 from app.config import Settings
 from app.deck import Deck
 from app.events import Events
-from app.first_run import first_fleet
+from app.first_run import first_fleet, first_fleets
 from app.proxy.door import Door
 from app.scrape.loop import ScrapeLoop
 from app.services.alerts import Alerts
@@ -23,8 +23,12 @@ from app.services.charts import Charts
 from app.services.deep_checks import DeepChecks
 from app.services.engine_probe import EngineProbe
 from app.services.engines import Engines
+from app.services.fleets import Fleets
 from app.services.planning import Planning
+from app.services.preview import Previews
 from app.services.profiles import Profiles
+from app.services.request_origins import RequestOrigins
+from app.services.requests import Requests
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
 from app.services.surroundings import Surroundings
@@ -53,23 +57,32 @@ def _assemble(settings: Settings) -> Deck:
     probe = EngineProbe(settings.data_dir / "probes")
     surroundings = Surroundings(database, probe.known)
     profiles = Profiles(database, events, surroundings)
+    planning = Planning(database, profiles, engines)
+    fleet_service = Fleets(settings, database, events, engines, profiles)
+    previews = Previews(settings, database, engines, profiles, planning, fleet_service)
     charts = Charts(database, engines, beat_seconds=settings.scrape_interval_seconds)
     delivery_loop = DeliveryLoop(database, events, settings)
+    requests = Requests(database, events)
     return Deck(
         settings=settings,
         database=database,
         events=events,
         signin=SignIn(settings),
         engines=engines,
+        fleets=fleet_service,
         profiles=profiles,
         deep_checks=DeepChecks(profiles, surroundings, probe),
-        planning=Planning(database, profiles, engines),
-        rollouts=Rollouts(database, events, engines, profiles),
+        planning=planning,
+        previews=previews,
+        rollouts=Rollouts(database, events, engines, profiles, previews, fleet_service),
         charts=charts,
         alerts=Alerts(database, events, delivery_loop),
-        door=Door(settings, engines),
-        scrape_loop=ScrapeLoop(settings, database, events, engines),
-        alert_loop=AlertLoop(database, events, charts, scrape_interval_seconds=settings.scrape_interval_seconds),
+        door=Door(settings, engines, requests),
+        requests=requests,
+        scrape_loop=ScrapeLoop(settings, database, events, engines, watcher=engines),
+        alert_loop=AlertLoop(
+            database, events, charts, engines, scrape_interval_seconds=settings.scrape_interval_seconds
+        ),
         delivery_loop=delivery_loop,
         retention_loop=RetentionLoop(database),
         loops=Loops(),
@@ -86,6 +99,7 @@ async def _open(deck: Deck, stack: AsyncExitStack) -> None:
     await deck.alerts.open()
     stack.push_async_callback(deck.engines.close)
     await deck.engines.open()
+    stack.push_async_callback(deck.requests.flush)
     stack.push_async_callback(deck.door.close)
     await deck.door.open()
     stack.push_async_callback(deck.rollouts.close)
@@ -94,14 +108,23 @@ async def _open(deck: Deck, stack: AsyncExitStack) -> None:
     deck.loops.start("scrape", deck.scrape_loop.run)
     deck.loops.start("alerts", deck.alert_loop.run)
     deck.loops.start("delivery", deck.delivery_loop.run)
+    deck.loops.start("requests", deck.requests.run)
+    deck.loops.start("request origins", RequestOrigins(deck.database, deck.events).run)
     deck.loops.start("retention", deck.retention_loop.run)
 
 
 async def _seed(deck: Deck) -> None:
-    first = await first_fleet(deck.settings)
-    async with deck.database.begin() as session:
-        if not await fleets.seed(session, first, time.time()):
-            await fleets.follow_settings(session, first)
+    """Give a new deck its fleets; an only fleet that nobody edited is as the settings say at every start."""
+    async with deck.database.session() as session:
+        is_new, follows = await fleets.is_new(session), await fleets.only_follower(session) is not None
+    if is_new:
+        first = await first_fleets(deck.settings)
+        async with deck.database.begin() as session:
+            await fleets.seed(session, first, time.time())
+    elif follows:
+        described = await first_fleet(deck.settings)
+        async with deck.database.begin() as session:
+            await fleets.follow_settings(session, described)
 
 
 def _make_private(directory: Path) -> None:

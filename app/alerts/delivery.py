@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.alerts.channels import channel_named
 from app.alerts.channels.base import Notice, Outcome, Target, judge
 from app.alerts.secrecy import scrub, secrets_of
 from app.alerts.sender import Sender, SendFailed
 from app.config import Settings
+from app.errors import in_short
 from app.events import Event, Events, Subscription
 from app.store.database import Database
 from app.store.queries import alerts as queries
@@ -35,6 +37,7 @@ LEASE_SECONDS = 30.0
 LONGEST_WAIT_SECONDS = 60.0
 """Another deck on the same database may add deliveries without an event here."""
 AT_ONCE = 8
+RECORD_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,11 @@ class DeliveryLoop:
         """Send everything that is due now; how many attempts were made."""
         attempts = 0
         while due := await self._due():
-            results = await asyncio.gather(*(self._claim_and_send(letter) for letter in due))
+            sending = (self._claim_and_send(letter) for letter in due)
+            ended = await asyncio.gather(*sending, return_exceptions=True)  # none goes on behind the others' backs
+            for error in (one for one in ended if isinstance(one, BaseException)):
+                raise error
+            results = [one is True for one in ended]
             if not any(results):
                 break  # another deck has them all
             attempts += sum(results)
@@ -128,14 +135,25 @@ class DeliveryLoop:
     async def _attempt(self, letter: Letter, attempt: int, attempt_limit: int) -> None:
         outcome = _refusal(letter, attempt) or await self._exchange(letter)
         made = verdict(outcome, attempt, self._clock(), attempt_limit)
-        async with self._database.begin() as session:
-            is_ours = await queries.record(
-                session, letter.delivery.id, attempt, made.state, made.next_at, outcome.status, made.answer
-            )
-        if is_ours:
+        if await self._record(letter, attempt, made, outcome.status):
             self._tell(letter, attempt, made)
         else:
             log.warning("delivery was removed or claimed by another deck", delivery=letter.delivery.id, attempt=attempt)
+
+    async def _record(self, letter: Letter, attempt: int, made: Verdict, status: int | None) -> bool:
+        """For as long as the claim holds: what was sent and could not be written is sent again. False: not ours."""
+        until = self._clock() + LEASE_SECONDS
+        while True:
+            try:
+                async with self._database.begin() as session:
+                    return await queries.record(
+                        session, letter.delivery.id, attempt, made.state, made.next_at, status, made.answer
+                    )
+            except SQLAlchemyError as error:
+                if self._clock() >= until:
+                    raise
+                log.warning("a delivery is not recorded yet", delivery=letter.delivery.id, why=in_short(error))
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
 
     async def _exchange(self, letter: Letter) -> Outcome:
         channel = channel_named(letter.webhook.channel)

@@ -12,11 +12,14 @@ from typing import Protocol
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from app.alerts.kinds import kind_named
 from app.alerts.machine import Flip, Memory, Step, step, switch_off
 from app.alerts.observe import Origin, ScrapeRun, from_origin, scrape_gap, unknown
-from app.alerts.rules import Judgement, Observation, Rule, kind_named
+from app.alerts.phrases import Phrase
+from app.alerts.rules import Judgement, Observation, Rule
 from app.errors import TierdeckError
 from app.events import Event, Events
+from app.scrape.fetch import EngineStatuses
 from app.store.database import Database
 from app.store.models import AlertRuleRow, AlertStateRow, FleetRow, MarkRow
 from app.store.queries import alerts as queries
@@ -61,6 +64,7 @@ class AlertLoop:
         database: Database,
         events: Events,
         charts: Origins,
+        engines: EngineStatuses,
         *,
         interval_seconds: float = 10.0,
         scrape_interval_seconds: float = 2.0,
@@ -69,6 +73,7 @@ class AlertLoop:
         self._database = database
         self._events = events
         self._charts = charts
+        self._engines = engines
         self._interval_seconds = interval_seconds
         self._stale_seconds = max(STALE_SECONDS, STALE_SCRAPES * scrape_interval_seconds)
         self._clock = clock
@@ -104,6 +109,8 @@ class AlertLoop:
             await self._store(watch, switch_off(watch.memory), now)
 
     async def _observe(self, rule: Rule, fleet: FleetRow, now: float) -> Observation:
+        if rule.looks_at == "engines":
+            return Observation(now, None, None, None, engines=tuple(self._engines.statuses(fleet.name)))
         async with self._database.session() as session:
             rows = await queries.newest_scrapes(session, fleet.id)
         runs = [ScrapeRun(engine, row.ok, row.first_at, row.last_at, row.reason) for engine, row in rows]
@@ -145,7 +152,7 @@ class AlertLoop:
 
 def _not_evaluated(error: Exception) -> Judgement:
     cause = error.message if isinstance(error, TierdeckError) else type(error).__name__
-    return Judgement("no_data", f"The rule could not be evaluated: {cause}", None, {})
+    return Judgement("no_data", Phrase.NOT_EVALUATED % {"why": cause}, None, {})
 
 
 def _new_flip(watch: _Watch, flip: Flip, now: float) -> queries.NewFlip:

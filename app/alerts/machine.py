@@ -2,6 +2,10 @@
 
     ok      -> firing   the verdict was bad for `hold_seconds` of watched time
     firing  -> ok       the verdict was good for `hold_seconds` of watched time
+    firing  -> firing   something else became bad
+
+A rule may name what is bad. Each name is told once: one that comes while the alert is firing already makes a
+flip of its own, from firing to firing, and one that comes again after it was fine does so again.
 
 Only time between two verdicts next to each other counts as held. A gap (no data, too little input,
 the deck not running) neither counts nor breaks what was held before it: nothing was seen, so nothing
@@ -16,6 +20,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from app.alerts.phrases import Phrase
 from app.alerts.rules import Judgement, span
 
 AlertState = Literal["ok", "firing", "pending", "no_data", "idle"]
@@ -38,9 +43,11 @@ class Memory:
     reading: str | None = None
     """Numbers of the last verdict, and when it was."""
     read_at: float | None = None
+    subjects: tuple[str, ...] = ()
+    """What was bad at the last verdict."""
     state: AlertState = "no_data"
     since: float | None = None
-    sentence: str = "Not looked at yet."
+    sentence: str = Phrase.NOT_LOOKED_AT.value
     evidence: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +58,8 @@ class Memory:
     def from_json(cls, stored: Mapping[str, Any]) -> Memory:
         """From a JSON object; fields that an older deck did not write get their defaults."""
         known = {entry.name for entry in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        values = {name: value for name, value in stored.items() if name in known}
+        return cls(**{**values, "subjects": tuple(values.get("subjects", ()))})
 
 
 @dataclass(frozen=True)
@@ -83,23 +91,31 @@ def step(memory: Memory, judgement: Judgement, at: float, hold_seconds: float) -
         watched_at=at,
         reading=judgement.reading,
         read_at=at,
+        subjects=judgement.subjects,
     )
     flips = looked.held_seconds >= hold_seconds and memory.is_firing != (judgement.verdict == "bad")
     if flips:
         looked = replace(looked, is_firing=not memory.is_firing)
     shown = _show(looked, _state(looked), _sentence(looked, judgement, hold_seconds), judgement, at)
-    return Step(shown, _flip(memory, shown, judgement, hold_seconds) if flips else None)
+    if flips or _has_news(memory, judgement):
+        return Step(shown, _flip(memory, shown, judgement, hold_seconds))
+    return Step(shown, None)
 
 
 def switch_off(memory: Memory) -> Step:
     """The rule was switched off: whoever was told of a firing is told that it ended, and why."""
-    flip = Flip("firing", "ok", "The rule was switched off while it was firing.", memory.evidence)
-    return Step(Memory(sentence="The rule is switched off."), flip if memory.is_firing else None)
+    flip = Flip("firing", "ok", Phrase.SWITCHED_OFF_FIRING.value, memory.evidence)
+    return Step(Memory(sentence=Phrase.SWITCHED_OFF.value), flip if memory.is_firing else None)
 
 
 def moment(at: float) -> str:
     """A point in time for a sentence."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _has_news(memory: Memory, judgement: Judgement) -> bool:
+    """While it is firing, something else became bad."""
+    return memory.is_firing and judgement.verdict == "bad" and not set(judgement.subjects) <= set(memory.subjects)
 
 
 def _held(memory: Memory, verdict: str, at: float) -> float:
@@ -114,11 +130,12 @@ def _unseen(memory: Memory, judgement: Judgement, at: float) -> Memory:
     state: AlertState = "idle" if judgement.verdict == "idle" else "no_data"
     sentence = judgement.sentence
     if state == "idle" and memory.read_at is None and judgement.evidence.get("input_tokens") == 0:
-        sentence = "No requests yet."
+        sentence = Phrase.NO_REQUESTS
     if memory.read_at is not None:
-        sentence = f"{sentence} Last seen: {memory.reading} at {moment(memory.read_at)}."
+        seen = Phrase.LAST_SEEN % {"reading": memory.reading, "moment": moment(memory.read_at)}
+        sentence = f"{sentence} {seen}"
     if memory.is_firing:
-        state, sentence = "firing", f"Still firing. {sentence}"
+        state, sentence = "firing", f"{Phrase.STILL_FIRING} {sentence}"
     return _show(replace(memory, watched_at=None), state, sentence, judgement, at)
 
 
@@ -129,11 +146,11 @@ def _state(memory: Memory) -> AlertState:
 
 
 def _sentence(memory: Memory, judgement: Judgement, hold_seconds: float) -> str:
-    held = f"held for {memory.held_seconds:.0f} s of {hold_seconds:.0f} s"
+    held = {"held": f"{memory.held_seconds:.0f}", "hold": f"{hold_seconds:.0f}"}
     if memory.is_firing and judgement.verdict == "good":
-        return f"{judgement.sentence} Resolves once {held}."
+        return f"{judgement.sentence} {Phrase.RESOLVES % held}"
     if not memory.is_firing and judgement.verdict == "bad":
-        return f"{judgement.sentence} Fires once {held}."
+        return f"{judgement.sentence} {Phrase.FIRES % held}"
     return judgement.sentence
 
 
@@ -145,4 +162,5 @@ def _show(memory: Memory, state: AlertState, sentence: str, judgement: Judgement
 def _flip(before: Memory, after: Memory, judgement: Judgement, hold_seconds: float) -> Flip:
     old: Literal["ok", "firing"] = "firing" if before.is_firing else "ok"
     new: Literal["ok", "firing"] = "firing" if after.is_firing else "ok"
-    return Flip(old, new, f"{judgement.sentence} This has held for {span(hold_seconds)}.", judgement.evidence)
+    held = f" {Phrase.HAS_HELD % {'span': span(hold_seconds)}}" if hold_seconds else ""
+    return Flip(old, new, f"{judgement.sentence}{held}", judgement.evidence)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.alerts.machine import moment
+from app.alerts.phrases import Phrase
 from app.alerts.rules import Observation
 
 
@@ -34,16 +35,16 @@ class Origin(Protocol):
         """Why a number is missing."""
 
 
-EXPECTED = frozenset({"starting", "stopping"})
+EXPECTED = {"starting": Phrase.ENGINE_STARTING, "stopping": Phrase.ENGINE_STOPPING}
 """Reasons of failed scrapes that are part of an engine's life."""
 
 _WORDS = {
-    "no_engine": "the fleet has no engine",
-    "scrape_failed": "scrapes failed in the window",
-    "starting": "the engine is starting",
-    "no_data": "nothing was scraped in the window",
-    "not_running": "the engine does not run",
-    "missing_metric": "the engine does not tell where its input tokens came from",
+    "no_engine": Phrase.NO_ENGINE,
+    "scrape_failed": Phrase.SCRAPES_FAILED,
+    "starting": Phrase.STARTING,
+    "no_data": Phrase.NOTHING_SCRAPED,
+    "not_running": Phrase.NOT_RUNNING,
+    "missing_metric": Phrase.MISSING_METRIC,
 }
 
 
@@ -61,16 +62,16 @@ class ScrapeRun:
 def scrape_gap(runs: Sequence[ScrapeRun], now: float, limit_seconds: float) -> str | None:
     """Why nothing is known of the fleet right now; None when an engine of it was scraped just now."""
     if not runs:
-        return "no engine of the fleet has been scraped yet"
+        return Phrase.NEVER_SCRAPED.value
     newest = max(runs, key=lambda run: (run.ok and now - run.last_at <= limit_seconds, run.last_at))
     if now - newest.last_at > limit_seconds:
-        return f"{newest.engine} has not been scraped since {moment(newest.last_at)}"
+        return Phrase.NOT_SCRAPED_SINCE % {"engine": newest.engine, "moment": moment(newest.last_at)}
     if newest.ok:
         return None
     if newest.reason in EXPECTED:
-        return f"{newest.engine} is {newest.reason}"
-    cause = f": {newest.reason}" if newest.reason else ""
-    return f"scrape of {newest.engine} failed since {moment(newest.first_at)}{cause}"
+        return EXPECTED[newest.reason] % {"engine": newest.engine}
+    phrase = Phrase.SCRAPE_FAILED_WITH if newest.reason else Phrase.SCRAPE_FAILED
+    return phrase % {"engine": newest.engine, "moment": moment(newest.first_at), "why": newest.reason}
 
 
 def unknown(at: float, reason: str) -> Observation:
@@ -93,4 +94,4 @@ def _share(part: float | None, whole: float) -> float | None:
 
 def _in_words(code: str | None) -> str:
     """A reason code of the charts as a part of a sentence."""
-    return _WORDS.get(code or "", code or "the numbers of the window are not known")
+    return _WORDS.get(code or "", code or Phrase.UNKNOWN_WINDOW)

@@ -1,19 +1,22 @@
 """What a rule of each kind looks for. Pure: an observation in, a judgement out.
 
-A kind is added by writing a class like `HostHitsLow` and entering it in `KINDS`. Holding, gaps and
-flips are not a kind's business; `app.alerts.machine` does them for every kind alike.
+A kind is added by writing a class like `HostHitsLow` and entering it in `app.alerts.kinds`. Holding, gaps
+and flips are not a kind's business; `app.alerts.machine` does them for every kind alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
+from app.alerts.phrases import Phrase
 from app.errors import InvalidInput
+from app.supervisor.status import EngineStatus
 
 Verdict = Literal["bad", "good", "idle", "no_data"]
+LooksAt = Literal["tokens", "engines"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Observation:
     recomputed_share: float | None
     input_tokens: int | None
     reason: str | None = None
+    engines: tuple[EngineStatus, ...] = ()
+    """The engines of the fleet; for a rule that looks at them."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,15 @@ class Judgement:
     sentence: str
     reading: str | None
     evidence: dict[str, Any]
+    subjects: tuple[str, ...] = ()
+    """Names of what is bad, where a rule tells several apart: each is told once."""
 
 
 class Rule(Protocol):
     """A kind with its parameters filled in."""
+
+    looks_at: ClassVar[LooksAt]
+    """What an observation for it has to hold."""
 
     @property
     def window_seconds(self) -> float:
@@ -59,6 +69,8 @@ class Rule(Protocol):
 class HostHitsLow:
     """Host hits near 0 while recompute is high: the host tier has stopped helping."""
 
+    looks_at: ClassVar[LooksAt] = "tokens"
+
     window_seconds: float = 300.0
     host_share_below: float = 0.02
     recomputed_share_above: float = 0.30
@@ -69,14 +81,14 @@ class HostHitsLow:
     def parse(cls, parameters: Mapping[str, Any]) -> Self:
         """Check and complete `parameters`. Raises InvalidInput that names the field."""
         known = asdict(cls())
-        _refuse_unknown(parameters, known)
+        refuse_unknown(parameters, known)
         values = {**known, **parameters}
         return cls(
-            window_seconds=_number(values, "window_seconds", 60, 86_400, 300),
-            host_share_below=_number(values, "host_share_below", 0, 1, 0.02),
-            recomputed_share_above=_number(values, "recomputed_share_above", 0, 1, 0.3),
-            min_input_tokens=_whole(values, "min_input_tokens", 1, 10**12, 20_000),
-            hold_seconds=_number(values, "hold_seconds", 0, 86_400, 120),
+            window_seconds=number(values, "window_seconds", 60, 86_400, 300),
+            host_share_below=number(values, "host_share_below", 0, 1, 0.02),
+            recomputed_share_above=number(values, "recomputed_share_above", 0, 1, 0.3),
+            min_input_tokens=whole(values, "min_input_tokens", 1, 10**12, 20_000),
+            hold_seconds=number(values, "hold_seconds", 0, 86_400, 120),
         )
 
     def judge(self, observation: Observation) -> Judgement:
@@ -85,13 +97,13 @@ class HostHitsLow:
         if tokens is not None and tokens < self.min_input_tokens:
             return Judgement("idle", self._too_few(tokens), None, self._evidence(observation))
         if tokens is None or host is None or recomputed is None:
-            reason = observation.reason or "the numbers are not known"
-            return Judgement("no_data", f"No data: {reason}.", None, self._evidence(observation))
+            reason = observation.reason or Phrase.UNKNOWN_NUMBERS
+            return Judgement("no_data", Phrase.NO_DATA % {"why": reason}, None, self._evidence(observation))
         is_bad = host < self.host_share_below and recomputed > self.recomputed_share_above
         return Judgement(
             "bad" if is_bad else "good",
             self._shares(host, recomputed, tokens, is_bad),
-            f"host {_percent(host)}, recomputed {_percent(recomputed)}",
+            Phrase.SHARES % {"host": _percent(host), "recomputed": _percent(recomputed)},
             self._evidence(observation),
         )
 
@@ -102,15 +114,13 @@ class HostHitsLow:
     def _too_few(self, tokens: int) -> str:
         window = span(self.window_seconds)
         if tokens == 0:
-            return f"No input tokens in the last {window}."
-        return f"{tokens:,} input tokens in the last {window}; the rule judges from {self.min_input_tokens:,}."
+            return Phrase.NO_INPUT % {"window": window}
+        return Phrase.FEW_TOKENS % {"tokens": f"{tokens:,}", "window": window, "least": f"{self.min_input_tokens:,}"}
 
     def _shares(self, host: float, recomputed: float, tokens: int, is_bad: bool) -> str:
-        only, joined = ("only ", "while") if is_bad else ("", "and")
-        return (
-            f"Host hits serve {only}{_percent(host)} of the input tokens {joined} {_percent(recomputed)} are "
-            f"recomputed ({tokens:,} input tokens in the last {span(self.window_seconds)})."
-        )
+        shares = {"host": _percent(host), "recomputed": _percent(recomputed)}
+        values = {**shares, "tokens": f"{tokens:,}", "window": span(self.window_seconds)}
+        return (Phrase.HOST_LOW if is_bad else Phrase.HOST_FINE) % values
 
     def _evidence(self, observation: Observation) -> dict[str, Any]:
         return {
@@ -120,28 +130,6 @@ class HostHitsLow:
             "reason": observation.reason,
             **self.parameters(),
         }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of rule: what it is called and how its parameters become a rule."""
-
-    name: str
-    title: str
-    rule: Callable[[Mapping[str, Any]], Rule]
-    """Checks and completes parameters. Raises InvalidInput that names the field."""
-
-
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind for kind in (Kind("host_hits_low", "Host hits near 0 while recompute is high", HostHitsLow.parse),)
-}
-
-
-def kind_named(name: str) -> Kind:
-    """The kind called `name`. Raises InvalidInput."""
-    if name not in KINDS:
-        raise InvalidInput(f"There is no rule kind {name!r}; write one of: {', '.join(KINDS)}.", path="kind")
-    return KINDS[name]
 
 
 def span(seconds: float) -> str:
@@ -156,7 +144,8 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def _refuse_unknown(parameters: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def refuse_unknown(parameters: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for a name that is not in `known`."""
     for name in parameters:
         if name not in known:
             raise InvalidInput(
@@ -164,7 +153,8 @@ def _refuse_unknown(parameters: Mapping[str, Any], known: Mapping[str, Any]) -> 
             )
 
 
-def _number(values: Mapping[str, Any], name: str, low: float, high: float, example: float) -> float:
+def number(values: Mapping[str, Any], name: str, low: float, high: float, example: float) -> float:
+    """A parameter that is a number from `low` to `high`. Raises InvalidInput that names it."""
     value = values[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not low <= value <= high:
@@ -175,7 +165,8 @@ def _number(values: Mapping[str, Any], name: str, low: float, high: float, examp
     return float(value)
 
 
-def _whole(values: Mapping[str, Any], name: str, low: int, high: int, example: int) -> int:
+def whole(values: Mapping[str, Any], name: str, low: int, high: int, example: int) -> int:
+    """A parameter that is a whole number from `low` to `high`. Raises InvalidInput that names it."""
     value = values[name]
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON does not tell 20000 from 20000.0

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from app.config import Settings
-from app.errors import TierdeckError, Unavailable
+from app.derive.strict_json import HALF_CHARACTER
+from app.errors import InvalidInput, TierdeckError, Unavailable
 from app.services.signin import admin_token
 
 ANSWER_TIMEOUT_SECONDS = 30.0
@@ -44,6 +45,10 @@ class DeckClient:
         """POST to a path below /api/v1. What asks an engine's interpreter `is_slow`: it has no time limit here."""
         return self._ask("POST", path, json=body, **({"timeout": None} if is_slow else {}))
 
+    def delete(self, path: str) -> Any:
+        """DELETE a path below /api/v1."""
+        return self._ask("DELETE", path)
+
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[dict[str, Any]]]:
         """The data of a stream of server-sent events, for as long as it is open."""
@@ -61,6 +66,8 @@ class DeckClient:
             response = self._client.request(method, f"/api/v1{path}", **how)
         except httpx.TransportError as error:
             raise not_reached(self._url) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInput(HALF_CHARACTER) from error
         if response.is_error:
             raise as_error(response)
         return response.json() if response.content else {}

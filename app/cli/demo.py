@@ -135,8 +135,9 @@ async def _announce(client: httpx.AsyncClient, show: Show) -> None:
     """Say what is being waited for; the door itself does the waiting."""
     ready = (await client.get("/readyz")).json()
     if not ready.get("ready"):
-        states = ", ".join(f"{name} is {state}" for name, state in ready.get("engines", {}).items())
-        show.say(f"Waiting for an engine: {states or 'the deck has none'}.")
+        held = ready.get("held", {})
+        told = [f"{name} is {state}{' and held' * (name in held)}" for name, state in ready.get("engines", {}).items()]
+        show.say(f"Waiting for an engine: {', '.join(told) or 'the deck has none'}.")
 
 
 async def _origin(settings: Settings, minutes: float) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ def resolve(client: DeckClient, name: str | None) -> str:
     """The engine that is meant."""
     if name is not None:
         return name
-    names = [engine["name"] for engine in client.get("/engines")]
+    names = [engine["name"] for engine in client.get("/engines") if not engine["leaving"]]
     if len(names) != 1:
         raise InvalidInput(f"Name one of the engines: {', '.join(names) or 'there is none'}.", path="name")
     return str(names[0])
@@ -37,11 +37,15 @@ def resolve(client: DeckClient, name: str | None) -> str:
 
 def act(client: DeckClient, verb: str, name: str, json_output: bool) -> None:
     """Start, stop or restart."""
-    answer = client.post(f"/engines/{name}/{verb}")
+    show_one(client.post(f"/engines/{name}/{verb}"), json_output)
+
+
+def show_one(engine: dict[str, Any], json_output: bool) -> None:
+    """An engine as the deck told of it."""
     if json_output:
-        as_json(answer)
+        as_json(engine)
     else:
-        typer.echo(table([_row(answer)], COLUMNS))
+        typer.echo(table([_row(engine)], COLUMNS))
 
 
 def logs(client: DeckClient, name: str, lines: int, follow: bool, json_output: bool) -> None:
@@ -64,17 +68,21 @@ def logs(client: DeckClient, name: str, lines: int, follow: bool, json_output: b
 
 
 def _print_line(line: dict[str, Any], json_output: bool) -> None:
-    typer.echo(json.dumps(line, ensure_ascii=False) if json_output else line["text"])
+    typer.echo(json.dumps(line, ensure_ascii=False) if json_output else f"{_clock(line['at']):8}  {line['text']}")
+
+
+def _clock(at: float | None) -> str:
+    """In the zone of whoever asks; empty where it is not known."""
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%H:%M:%S}"
 
 
 def _row(engine: dict[str, Any]) -> dict[str, Any]:
-    since = datetime.fromtimestamp(engine["since"], UTC).astimezone()
     running = engine["running_version"]
     wanted = f"{engine['wanted_profile']} {engine['wanted_version']}"
     return {
         "engine": engine["name"],
         "fleet": engine["fleet"],
-        "state": f"{engine['state']} since {since:%H:%M:%S}",
+        "state": f"{engine['state']} since {_clock(engine['since'])}{', leaving' if engine['leaving'] else ''}",
         "profile": wanted if running in (None, engine["wanted_version"]) else f"{wanted} (runs {running})",
         "pid": engine["pid"],
         "address": engine["base_url"],

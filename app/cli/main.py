@@ -21,11 +21,14 @@ app = typer.Typer(
 )
 engine_app = typer.Typer(help="Start, stop and watch an engine.", no_args_is_help=True)
 profile_app = typer.Typer(help="Check, show and apply profiles.", no_args_is_help=True)
+fleet_app = typer.Typer(help="Show fleets, add and remove engines.", no_args_is_help=True)
 app.add_typer(engine_app, name="engine")
+app.add_typer(fleet_app, name="fleet")
 app.add_typer(profile_app, name="profile")
 app.command("plan")(planning.plan)
 
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")]
+FleetName = Annotated[str | None, typer.Argument(help="The fleet; not needed when there is only one.")]
 EngineName = Annotated[str | None, typer.Argument(help="The engine; not needed when there is only one.")]
 
 
@@ -125,6 +128,50 @@ def engine_logs(
         engines.logs(client, engines.resolve(client, name), lines, follow, json_output)
 
 
+@fleet_app.command("list")
+def fleet_list(json_output: Json = False) -> None:
+    """List the fleets with their engines."""
+    from app.cli import fleets
+    from app.cli.output import told
+
+    with told(json_output):
+        fleets.show_all(_client(), json_output)
+
+
+@fleet_app.command("show")
+def fleet_show(name: FleetName = None, json_output: Json = False) -> None:
+    """Show what a fleet is set to."""
+    from app.cli import fleets
+    from app.cli.output import told
+
+    with told(json_output):
+        fleets.show(_client(), name, json_output)
+
+
+@fleet_app.command("add-engine")
+def fleet_add_engine(name: FleetName = None, json_output: Json = False) -> None:
+    """Add an engine to a fleet and start it; returns at once."""
+    from app.cli import fleets
+    from app.cli.output import told
+
+    with told(json_output):
+        fleets.add_engine(_client(), name, json_output)
+
+
+@fleet_app.command("remove-engine")
+def fleet_remove_engine(
+    name: FleetName = None,
+    engine: Annotated[str | None, typer.Option(help="Which one; without it, the newest.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Drain an engine, end it and take it out of service; returns at once."""
+    from app.cli import fleets
+    from app.cli.output import told
+
+    with told(json_output):
+        fleets.remove_engine(_client(), name, engine, json_output)
+
+
 @profile_app.command("validate")
 def profile_validate(
     file: Annotated[Path, typer.Argument(help="A kv-transfer-config or an exported profile, as JSON; - reads stdin.")],
@@ -164,7 +211,13 @@ def profile_apply(
     name: Annotated[str, typer.Argument(help="The profile.")],
     version: Annotated[int | None, typer.Argument(min=1, help="The version; without it, the newest.")] = None,
     fleet: Annotated[str | None, typer.Option(help="The fleet; not needed when there is only one.")] = None,
-    strategy: Annotated[str, typer.Option(help="How: in_place restarts the engine, requests wait.")] = "in_place",
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="rolling: one engine at a time, the others serve. in_place: all at once, requests wait. "
+            "blue_green: new ones beside the old ones, which serve until those are tested."
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Follow it to its end.")] = True,
     json_output: Json = False,
 ) -> None:

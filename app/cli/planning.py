@@ -72,6 +72,7 @@ def plan(
 
 
 def _planned(model: str | None, asked: dict[str, Any]) -> Plan:
+    from app.cli.files import read_text
     from app.planner.fields import read_config
     from app.planner.model_files import read_model
     from app.planner.plan import make_plan, plan_slots_alone
@@ -80,7 +81,7 @@ def _planned(model: str | None, asked: dict[str, Any]) -> Plan:
     if model is None:
         return plan_slots_alone(read_wish(asked))
     if model == "-":
-        return make_plan(read_config(typer.get_text_stream("stdin").read()), read_wish(asked))
+        return make_plan(read_config(read_text(model, "model")), read_wish(asked))
     files = read_model(model)
     weights = asked["weights_bytes"] or files.weights_bytes
     return make_plan(files.config, read_wish({**asked, "weights_bytes": weights}))

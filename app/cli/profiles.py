@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 import typer
 
 from app.cli.client import DeckClient
+from app.cli.files import read_text
 from app.cli.output import as_json, table
+from app.derive.strict_json import read_strict
 from app.errors import InvalidInput
 
 FOLLOW_SECONDS = 1.0
@@ -26,7 +27,7 @@ class Wish:
     profile: str
     version: int | None
     fleet: str | None
-    strategy: str
+    strategy: str | None
 
 
 @dataclass(frozen=True)
@@ -52,25 +53,25 @@ def validate(client: DeckClient, files: Files, depth: int, fleet: str | None, js
 
 
 def _draft(files: Files) -> dict[str, Any]:
-    text = _read(files.config)
+    text = read_text(files.config)
     exported = _exported(text)
     if exported is not None:
         return {part: exported.get(part, {}) for part in PARTS} | {"allow": exported.get("allow", [])}
     return {
         "kv_transfer_config": text,
-        "flags": _read(files.flags) if files.flags else "",
-        "environment": _read(files.environment) if files.environment else "",
+        "flags": read_text(files.flags) if files.flags else "",
+        "environment": read_text(files.environment) if files.environment else "",
     }
 
 
 def _exported(text: str) -> dict[str, Any] | None:
-    """The document of an exported profile; None for anything else."""
+    """The document of an exported profile; None for anything else. Raises InvalidInput where it would be misread."""
     try:
         document = json.loads(text)
-    except ValueError:
-        return None
+    except (ValueError, RecursionError):
+        return None  # the deck says where and why it is none
     is_one = isinstance(document, dict) and str(document.get("format", "")).startswith("tierdeck-profile/")
-    return document if is_one else None
+    return dict(read_strict(text)) if is_one else None
 
 
 def _tell(answer: dict[str, Any]) -> None:
@@ -131,19 +132,31 @@ def _checked(client: DeckClient, version: dict[str, Any], fleet: str | None) -> 
 
 
 def _followed(client: DeckClient, rollout: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    last = ""
-    while rollout["ended_at"] is None:
-        if not quiet and (progress := _progress(rollout)) != last:
-            typer.echo(progress)
-            last = progress
-        time.sleep(FOLLOW_SECONDS)
+    """Print the rollout's log as it grows, and how far a start is, until it has ended."""
+    told, last = 0, ""
+    while True:
         rollout = client.get(f"/rollouts/{rollout['id']}")
-    return rollout
+        if not quiet:
+            for line in rollout["log"][told:]:
+                typer.echo(_log_line(line))
+            told = len(rollout["log"])
+            if "%" in rollout["step"] and rollout["step"] != last:
+                typer.echo(f"  {rollout['step']}")
+                last = rollout["step"]
+        if rollout["ended_at"] is not None:
+            return rollout
+        time.sleep(FOLLOW_SECONDS)
+
+
+def _log_line(line: dict[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(line["at"]))
+    return f"{clock} {line['engine'] + ': ' if line['engine'] else ''}{line['text']}"
 
 
 def _progress(rollout: dict[str, Any]) -> str:
-    reason = f" {rollout['reason']}" if rollout["reason"] else ""
-    return f"Rollout {rollout['id']}: {rollout['state']}, {rollout['step']}.{reason}"
+    """What it is doing, or how it ended."""
+    now = rollout["step"] or rollout["reason"]
+    return f"Rollout {rollout['id']}: {rollout['state'].replace('_', ' ')}{'. ' + now if now else '.'}"
 
 
 def _only_fleet(client: DeckClient) -> str:
@@ -174,10 +187,3 @@ def _sentence(finding: dict[str, Any]) -> str:
     path = f"{finding['path']}: " if finding["path"] else ""
     remedy = f" [{finding['fix']['label']}]" if finding["fix"] else ""
     return f"{finding['severity']}: {path}{finding['message']}{place}{remedy}"
-
-
-def _read(file: Path) -> str:
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}.", path=str(file)) from error

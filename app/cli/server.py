@@ -23,6 +23,7 @@ import uvicorn
 from app.cli.client import base_url
 from app.config import Settings
 from app.errors import Conflict, InvalidInput
+from app.proxy.heads import BoundedHeads
 from app.services.signin import admin_token, admin_token_path
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def serve(settings: Settings, *, as_json: bool) -> None:
         grace_seconds = SERVICE_GRACE_SECONDS if settings.engines_outlive_deck else FOREGROUND_GRACE_SECONDS
         config = uvicorn.Config(
             app,
+            http=BoundedHeads,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -223,12 +225,18 @@ def _only_deck(data_dir: Path) -> Iterator[None]:
 
 
 def _check_database(settings: Settings) -> None:
+    from app.first_run import fleets_of_file
     from app.store.database import Database
+    from app.store.queries import fleets
 
     async def check() -> None:
         database = Database(settings.resolved_database_url)
         try:
             await database.check()
+            async with database.session() as session:
+                is_new = await fleets.is_new(session)
+            if is_new and settings.fleets_file is not None:
+                fleets_of_file(settings, settings.fleets_file)  # a mistake in it is told before anything is written
         finally:
             await database.close()
 

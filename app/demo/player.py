@@ -65,13 +65,17 @@ class Player:
 
     async def model(self) -> Model:
         """Ask for the model, then measure its tokenizer with one short request. Waits while an engine starts."""
-        models = _checked(await self._client.get("/v1/models")).json()["data"]
-        name = models[0]["id"]
+        name = (await self._first_model())["id"]
         sample = session_text(self._seed, "sample", SAMPLE_CHARACTERS)
         body = {"model": name, "prompt": sample, "max_tokens": 1, "temperature": 0}
         usage = _checked(await self._client.post("/v1/completions", json=body)).json()["usage"]
         measured = SAMPLE_CHARACTERS / max(1, usage["prompt_tokens"])
-        return Model(name, models[0].get("max_model_len"), min(measured, MOST_CHARACTERS_PER_TOKEN))
+        length = (await self._first_model()).get("max_model_len")  # of an engine, which is ready only now
+        return Model(name, length, min(measured, MOST_CHARACTERS_PER_TOKEN))
+
+    async def _first_model(self) -> dict[str, Any]:
+        listed: list[dict[str, Any]] = _checked(await self._client.get("/v1/models")).json()["data"]
+        return listed[0]
 
     async def play(self, sizes: Sizes, model: Model, until_seconds: float, report: Report) -> None:
         """Report each step as it begins and each request as it ends; none begins after `until_seconds`."""

@@ -120,12 +120,12 @@ KINDS: Mapping[str, ChartKind] = {
 }
 
 
-def bucket_gains(engines: Iterable[Mapping[SeriesKey, float]]) -> dict[float, float]:
-    """What TTFT's buckets gained over all engines, by upper bound."""
+def bucket_gains(engines: Iterable[Mapping[SeriesKey, float]], name: str = "ttft_seconds_bucket") -> dict[float, float]:
+    """What a histogram's buckets, TTFT's if none is named, gained over all engines, by upper bound."""
     total: dict[float, float] = {}
     for gains in engines:
         for key, gained in gains.items():
-            if key.name == "ttft_seconds_bucket":
+            if key.name == name:
                 bound = float(key.label("le"))
                 total[bound] = total.get(bound, 0.0) + gained
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,18 @@ from typing import Any
 
 from app.profiles.text import ParsedText, parse_object
 
-__all__ = ["DECK_FLAGS", "FLAG_NAME", "VARIABLE_NAME", "Change", "ParsedText", "as_text", "changes", "parse_object"]
+__all__ = [
+    "DECK_FLAGS",
+    "FLAG_NAME",
+    "START_TIMEOUT",
+    "VARIABLE_NAME",
+    "Change",
+    "ParsedText",
+    "as_text",
+    "changes",
+    "parse_object",
+    "read_seconds",
+]
 
 FLAG_NAME = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$")
 VARIABLE_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -23,6 +35,11 @@ DECK_FLAGS = {
     "port": "the engine's port",
     "kv-transfer-config": "the kv-transfer-config field above",
 }
+
+#: What limits an engine to some devices of the machine.
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: In a profile's environment, for the deck: the longest silence of its starts, in seconds; 0 = no limit.
+START_TIMEOUT = "TIERDECK_START_TIMEOUT_SECONDS"
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") ->
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def read_seconds(text: str) -> float | None:
+    """A length of time that is not negative; None for anything else."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None
 
 
 def as_text(value: Mapping[str, Any]) -> str:

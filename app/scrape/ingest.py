@@ -15,6 +15,10 @@ SeriesKind = Literal["counter", "gauge"]
 #: The supervisor's record of the process start, kept as a series so that it outlives the deck.
 RECORDED_START = SeriesKey("recorded_process_start")
 EXPOSED_START = SeriesKey("process_start")
+#: Input tokens that the deck itself asked for, of the present process.
+OWN_TOKENS = SeriesKey("own_tokens")
+#: The counters that they are in: a prompt of one token is always computed.
+_OWN_PARTS = (SeriesKey("prompt_tokens"), SeriesKey("prompt_tokens_by_source", (("source", "local_compute"),)))
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,21 @@ class Ingest:
     samples: tuple[NewSample, ...]
     marks: tuple[NewMark, ...]
     memory: Memory
+    own_tokens: int = 0
+    """Of the deck's own, those that the page did not count yet."""
 
 
-def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float) -> Ingest:
-    """Take in a page scraped at `now` from the process that the supervisor started at `recorded_start`."""
+def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float, own_tokens: int = 0) -> Ingest:
+    """Take in a page scraped at `now` from the process that the supervisor started at `recorded_start`.
+
+    `own_tokens` of its input were the deck's own questions; they are nobody's traffic and are taken off. An engine
+    may count a moment later than it answers: `own_tokens` of the answer says how many are still to come.
+    """
     process = ProcessStart(page.gauge(EXPOSED_START.name), recorded_start)
     restarted = has_restarted(memory.process, process) if memory.last_ok_at is not None else None
     known = from_zero(memory.counters) if restarted else memory.counters
     born_at = _zero_at(replace(memory, process=process), now)
+    page = _without_own(page, known, own_tokens)
     steps, samples = {}, _gauge_samples(page, recorded_start, now)
     for key, value in page.counters.items():
         steps[key] = _step(known.get(key), value, born_at, restarted is False)
@@ -70,7 +81,27 @@ def ingest(memory: Memory, page: Page, recorded_start: float | None, now: float)
     counters = {**known, **{key: step.counter for key, step in steps.items()}}
     reset_at = (born_at or now) if restarted else now if _has_reset(known, page, restarted) else None
     marks = _marks(steps, reset_at, now)
-    return Ingest(tuple(samples), marks, Memory(counters, process, now))
+    pending = own_tokens - round(_value(counters, OWN_TOKENS) - _value(known, OWN_TOKENS))
+    return Ingest(tuple(samples), marks, Memory(counters, process, now), pending)
+
+
+def _without_own(page: Page, known: Mapping[SeriesKey, Counter], own_tokens: int) -> Page:
+    """The page without the deck's own input, whose sum since the start of the process goes with it as a counter.
+
+    What is stored and what was taken off always add up to what the page said: no more is taken off than came.
+    """
+    before = _value(known, OWN_TOKENS)
+    parts = [key for key in _OWN_PARTS if key in page.counters]
+    gains = [page.counters[key] - _value(known, key) - before for key in parts]
+    own = before + max(0.0, min([float(own_tokens), *gains])) if gains else before
+    if not own:
+        return page
+    reduced = {key: page.counters[key] - own for key in parts}
+    return replace(page, counters={**page.counters, **reduced, OWN_TOKENS: own})
+
+
+def _value(known: Mapping[SeriesKey, Counter], key: SeriesKey) -> float:
+    return known[key].value if key in known else 0.0
 
 
 def _zero_at(memory: Memory, now: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.config import Settings
 from app.events import Event, Events
+from app.scrape.counts import NOBODY, Watcher, counts_of
 from app.scrape.fetch import EngineStatuses, Outcome, fetch
 from app.scrape.ingest import Ingest, Memory, NewSample, ingest
 from app.scrape.memory import load_memory
@@ -56,16 +58,28 @@ class _Stored:
 
     outcome: Outcome
     watched: _Watched = field(repr=False)
+    own_tokens: int
+    """Of the deck's own, those that no page has counted yet."""
 
 
 class ScrapeLoop:
     """Owns the scraping of all engines; the only writer of samples."""
 
-    def __init__(self, settings: Settings, database: Database, events: Events, engines: EngineStatuses) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        events: Events,
+        engines: EngineStatuses,
+        watcher: Watcher = NOBODY,
+    ) -> None:
         self._interval = settings.scrape_interval_seconds
         self._database = database
         self._events = events
         self._engines = engines
+        self._watcher = watcher
+        self._own_tokens: Counter[str] = Counter()
+        """Not yet taken off: input tokens that the deck itself asked for."""
         self._watched: dict[str, _Watched] = {}
         self._client: httpx.AsyncClient | None = None
 
@@ -89,6 +103,9 @@ class ScrapeLoop:
         client = self._open_client()
         statuses = [status for status in self._engines.statuses() if _has_process(status)]
         outcomes = await asyncio.gather(*(fetch(client, status) for status in statuses))
+        self._take_own_tokens(statuses)  # told before the engine counts them, so no page holds more than these
+        for outcome in outcomes:
+            self._watcher.observe(outcome.status.name, now, counts_of(outcome.page))
         if not outcomes:
             return
         async with self._database.begin() as session:
@@ -101,6 +118,10 @@ class ScrapeLoop:
         """What the last page of an engine lacked and had in excess; None before the first page."""
         watched = self._watched.get(engine)
         return watched.coverage if watched else None
+
+    def _take_own_tokens(self, statuses: list[EngineStatus]) -> None:
+        for status in statuses:
+            self._own_tokens[status.name] += self._watcher.take_own_tokens(status.name)
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -124,13 +145,15 @@ class ScrapeLoop:
 
     async def _store(self, session: AsyncSession, outcome: Outcome, now: float) -> _Stored:
         watched = self._watched[outcome.status.name]
+        own_tokens = self._own_tokens[outcome.status.name]
         run = await self._store_run(session, watched, outcome, now)
         if outcome.page is None:
-            return _Stored(outcome, _Watched(watched.engine_id, watched.memory, watched.ids, run, watched.coverage))
-        taken = ingest(watched.memory, outcome.page, outcome.status.started_at, now)
+            seen = _Watched(watched.engine_id, watched.memory, watched.ids, run, watched.coverage)
+            return _Stored(outcome, seen, own_tokens)
+        taken = ingest(watched.memory, outcome.page, outcome.status.started_at, now, own_tokens)
         ids = await self._store_samples(session, watched, taken)
         coverage = Coverage(now, outcome.page.unavailable, outcome.page.unknown)
-        return _Stored(outcome, _Watched(watched.engine_id, taken.memory, ids, run, coverage))
+        return _Stored(outcome, _Watched(watched.engine_id, taken.memory, ids, run, coverage), taken.own_tokens)
 
     async def _store_run(self, session: AsyncSession, watched: _Watched, outcome: Outcome, now: float) -> scrapes.Run:
         run = watched.run
@@ -158,6 +181,7 @@ class ScrapeLoop:
         if before is None or before.ok != outcome.ok:
             log.info("scrape changed", engine=status.name, ok=outcome.ok, reason=outcome.reason)
         self._watched[status.name] = stored.watched
+        self._own_tokens[status.name] = stored.own_tokens
         data = {"at": now, "ok": outcome.ok, "reason": outcome.reason}
         self._events.publish(Event("scrape", status.name, data))
 

@@ -53,11 +53,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("prompt_tokens", "counter", ("vllm:prompt_tokens_total",)),
     Metric("prompt_tokens_by_source", "counter", ("vllm:prompt_tokens_by_source_total",), ("source",)),
     Metric("generation_tokens", "counter", ("vllm:generation_tokens_total",)),
+    Metric("cache_config", "gauge", ("vllm:cache_config_info",), ("block_size",), combine="max"),
     Metric("kv_usage", "gauge", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), combine="mean"),
     Metric("requests_running", "gauge", ("vllm:num_requests_running",)),
     Metric("requests_waiting", "gauge", ("vllm:num_requests_waiting",)),
     Metric("preemptions", "counter", ("vllm:num_preemptions_total",)),
     Metric("ttft_seconds", "histogram", ("vllm:time_to_first_token_seconds",), ("le",)),
+    Metric("request_seconds", "histogram", ("vllm:e2e_request_latency_seconds",), ("le",)),
     Metric(
         "itl_seconds",
         "histogram",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, InvalidRequestError
+from sqlalchemy.exc import ArgumentError, InvalidRequestError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.config import PROJECT_ROOT
@@ -26,8 +27,24 @@ URL_VARIABLE = "TIERDECK_DATABASE_URL"
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
+class _Connection(sqlite3.Connection):
+    """Ends its transaction when it is closed.
+
+    SQLite keeps a closed connection, its transaction and with it the lock on the whole database for as long as
+    anybody still holds a cursor of it; the traceback of a task that was cancelled in a statement does.
+    """
+
+    def close(self) -> None:
+        if self.in_transaction:
+            self.rollback()
+        super().close()
+
+
 class Database:
-    """Owns the connection pool. Open sessions with `session()` (read) or `begin()` (write)."""
+    """Owns the connection pool. Open sessions with `session()` (read) or `begin()` (write).
+
+    Whatever goes wrong with the database there is raised as SQLAlchemyError.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -40,12 +57,14 @@ class Database:
     async def session(self) -> AsyncIterator[AsyncSession]:
         """A session for reading."""
         async with self._sessions() as session:
+            await _connect(session)
             yield session
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncSession]:
         """A session in one transaction: committed at the end, rolled back on an error."""
         async with self._sessions.begin() as session:
+            await _connect(session)
             yield session
 
     async def check(self) -> None:
@@ -68,9 +87,25 @@ class Database:
         await self.engine.dispose()
 
 
+async def _connect(session: AsyncSession) -> None:
+    """Drivers have errors of their own for a server that is away or just starts; callers know SQLAlchemy's alone."""
+    try:
+        await session.connection()
+    except SQLAlchemyError:
+        raise
+    except Exception as error:
+        raise OperationalError("connect", None, error) from error
+
+
 def _create_engine(url: str) -> AsyncEngine:
     try:
-        return create_async_engine(url, hide_parameters=True)  # errors must not print secrets
+        is_file = make_url(url).get_backend_name() == "sqlite"
+        return create_async_engine(
+            url,
+            connect_args={"factory": _Connection} if is_file else {},
+            pool_pre_ping=not is_file,  # a server that was restarted has forgotten the connections of before
+            hide_parameters=True,  # errors must not print secrets
+        )
     except (ArgumentError, ImportError, InvalidRequestError) as error:
         raise InvalidInput(
             "Write a URL such as sqlite+aiosqlite:////var/lib/tierdeck/tierdeck.db "

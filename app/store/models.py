@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, Index, MetaData, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, Text, UniqueConstraint, false, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -78,7 +78,25 @@ class FleetRow(Base):
     """Path or hub name handed to the engine."""
     served_model_name: Mapped[str]
     interpreter: Mapped[str]
+    base_flags: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Flags of every start; a profile's flag of the same name wins."""
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    devices: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Groups of devices, `[["0", "1"], ["2", "3"]]`: one for each engine. Empty = each engine sees all."""
+    port_from: Mapped[int | None]
+    """Ports for new engines, both ends included; None = from the engine port of the settings upwards."""
+    port_to: Mapped[int | None]
+    routing: Mapped[str] = mapped_column(default="sticky", server_default="sticky")
+    """`sticky`: a session goes where its cache is; `least_busy`."""
+    join_identical: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether an identical prompt in flight is joined instead of started again."""
+    drain_timeout_seconds: Mapped[float | None]
+    """None = that of the settings."""
+    follows_settings: Mapped[bool] = mapped_column(default=True, server_default=true())
+    """While it is the only one: whether the settings' model, interpreter and port are taken up at a deck's start."""
     created_at: Mapped[float]
+    retired_at: Mapped[float | None]
+    """When it was taken out of service; its rows stay for their history."""
 
 
 class EngineRow(Base):
@@ -103,7 +121,13 @@ class EngineRow(Base):
     """Value of TIERDECK_ENGINE_MARKER in the environment of every process of this start."""
     running_version_id: Mapped[int | None] = mapped_column(ForeignKey("profile_versions.id"))
     """The version the recorded process was started with."""
+    running_with: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """What its fleet gave the recorded process: model, interpreter, base flags and so on."""
+    devices: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """The devices it sees, as the driver numbers or names them; empty = all."""
     created_at: Mapped[float]
+    retired_at: Mapped[float | None]
+    """When it was taken out of service; its rows stay for their history."""
 
 
 class RunRow(Base):
@@ -214,6 +238,61 @@ class RolloutRow(Base):
     author: Mapped[str]
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
+    wish: Mapped[str] = mapped_column(default="", server_default="")
+    """`cancel` or `rollback`, once it was asked for; then `wish_by` says by whom."""
+    wish_by: Mapped[str] = mapped_column(default="", server_default="")
+    drain_timeout_seconds: Mapped[float | None]
+    """Longest wait for the requests in flight on an engine."""
+    said: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Sentences as `{"sentence": template, "values": {}}`: `reason`, `drain_timeout`."""
+
+
+class RolloutTurnRow(Base):
+    """An engine's part in a rollout. Turns are taken by `position`."""
+
+    __tablename__ = "rollout_turns"
+    __table_args__ = (UniqueConstraint("rollout_id", "engine_id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    rollout_id: Mapped[int] = mapped_column(ForeignKey("rollouts.id"), index=True)
+    engine_id: Mapped[int] = mapped_column(ForeignKey("engines.id"), index=True)
+    position: Mapped[int]
+    before_id: Mapped[int] = mapped_column(ForeignKey("profile_versions.id"))
+    """The version to go back to."""
+    stopped_on_purpose: Mapped[bool]
+    """Then it only takes the version, for its next start."""
+    successor: Mapped[str] = mapped_column(default="", server_default="")
+    """Name of the engine that takes its place, written before that is made; empty where it keeps its place."""
+
+
+class RolloutStepRow(Base):
+    """A step of an engine's turn, written before it is taken."""
+
+    __tablename__ = "rollout_steps"
+    __table_args__ = (UniqueConstraint("turn_id", "way", "step"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    turn_id: Mapped[int] = mapped_column(ForeignKey("rollout_turns.id"), index=True)
+    way: Mapped[str]
+    """`forward` to the new version, `back` to the one before."""
+    step: Mapped[str]
+    """`check`, `drain`, `stop`, `memory`, `start`, `ready`, `canary`, `release`."""
+    state: Mapped[str]
+    """`working`, `done`, `failed`, `skipped`; a step without a row waits."""
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+    said: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """What came of it: `{"sentence": template, "values": {}}`."""
+
+
+class RolloutLogRow(Base):
+    """A line of a rollout's log."""
+
+    __tablename__ = "rollout_log"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    rollout_id: Mapped[int] = mapped_column(ForeignKey("rollouts.id"), index=True)
+    at: Mapped[float]
+    engine: Mapped[str] = mapped_column(default="")
+    """Its name; empty = of the rollout as a whole."""
+    said: Mapped[dict[str, Any]]
 
 
 class AlertRuleRow(Base):
@@ -282,3 +361,40 @@ class DeliveryRow(Base):
     last_at: Mapped[float | None]
     status: Mapped[int | None]
     answer: Mapped[str] = mapped_column(Text, default="")
+
+
+class RequestRow(Base):
+    """One request at the door, written when it ended. Names, not ids: the row outlives what it names."""
+
+    __tablename__ = "requests"
+    __table_args__ = (Index("ix_requests_session_id", "session", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(index=True)
+    """When its head was read."""
+    path: Mapped[str]
+    model: Mapped[str | None]
+    fleet: Mapped[str | None]
+    engine: Mapped[str | None]
+    profile: Mapped[str | None]
+    version: Mapped[int | None]
+    session: Mapped[str | None]
+    """As the client named it, else `prompt:` and a hash of the prompt's beginning."""
+    outcome: Mapped[str]
+    """`done`, `refused`, `client_closed`, `upstream_closed`, `upstream_error`, `interrupted`."""
+    status: Mapped[int | None]
+    streams: Mapped[bool]
+    is_identical: Mapped[bool]
+    """The same prompt was in flight already."""
+    is_joined: Mapped[bool]
+    """It was given that one's answer."""
+    input_tokens: Mapped[int | None]
+    """Counts of tokens are the engine's; None = it did not say."""
+    output_tokens: Mapped[int | None]
+    cached_tokens: Mapped[int | None]
+    """Of the input, from VRAM and from host memory together."""
+    vram_tokens: Mapped[int | None]
+    host_tokens: Mapped[int | None]
+    queue_seconds: Mapped[float | None]
+    first_byte_seconds: Mapped[float | None]
+    total_seconds: Mapped[float]
+    sent_bytes: Mapped[int] = mapped_column(BigInteger)

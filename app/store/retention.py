@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, delete, select
 
 from app.store.database import Database
 from app.store.models import MarkRow, ScrapeRow, SeriesRow
+from app.store.queries import requests
 from app.store.queries.samples import MINUTES, SAMPLES
 
 log = structlog.get_logger(__name__)
@@ -18,6 +19,7 @@ log = structlog.get_logger(__name__)
 HOUR, DAY = 3600.0, 86400.0
 RAW_SECONDS = 3 * HOUR
 MINUTE_SECONDS = 15 * DAY
+REQUEST_SECONDS = 15 * DAY
 #: One window more than the longest chart, so that its first point has something to count from.
 SLACK_SECONDS = HOUR / 4
 PAUSE_SECONDS = 300.0
@@ -26,7 +28,7 @@ SERIES_PER_TRANSACTION = 50
 
 
 class RetentionLoop:
-    """Removes samples that are older than any chart reaches."""
+    """Removes samples that are older than any chart reaches, and records of requests."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,6 +49,7 @@ class RetentionLoop:
         async with self._database.begin() as session:
             await session.execute(delete(ScrapeRow).where(ScrapeRow.last_at < minute_before))
             await session.execute(delete(MarkRow).where(MarkRow.at < minute_before))
+            await requests.delete_before(session, now - REQUEST_SECONDS)
         log.debug("thinned", series=len(ids), raw_before=raw_before, minute_before=minute_before)
 
     async def _thin_series(self, ids: Sequence[int], raw_before: float, minute_before: float) -> None:

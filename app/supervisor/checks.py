@@ -10,33 +10,37 @@ from pathlib import Path
 
 import psutil
 
+from app.derive.profile_text import START_TIMEOUT, read_seconds
 from app.profiles.memory import total_bytes
 from app.profiles.sizes import exact_size
 from app.supervisor import machine
+from app.supervisor.causes import Cause
 from app.supervisor.command import EngineSpec, is_path_like
 from app.supervisor.faults import Fault
+from app.supervisor.states import PORT_IN_USE
 
 
 def check_start(spec: EngineSpec) -> Fault | None:
     """The first reason why `spec` cannot be started; None when nothing speaks against it (blocking)."""
+    return check_version(spec) or check_port(spec.host, spec.port)
+
+
+def check_version(spec: EngineSpec) -> Fault | None:
+    """The same while the engine still runs another version, and has the port (blocking)."""
     return (
         _check_interpreter(spec.interpreter)
         or _check_model(spec.model)
+        or _check_timeout(spec)
         or check_memory(spec, machine.usable_bytes())
-        or check_port(spec.host, spec.port)
     )
 
 
 def check_memory(spec: EngineSpec, usable_bytes: int) -> Fault | None:
     """A fault with both numbers when the host memory of all ranks is more than there is at all."""
-    profile = spec.profile
-    asked = total_bytes(profile.kv_transfer_config, profile.flags, profile.environment)
+    asked = total_bytes(spec.profile.kv_transfer_config, spec.flags, spec.environment)
     if asked <= usable_bytes:
         return None
-    sentence = (
-        f"The host tier asks for {exact_size(asked)} over all ranks; "
-        f"the machine or its control group has {exact_size(usable_bytes)}."
-    )
+    sentence = Cause.HOST_TIER_TOO_LARGE % {"asked": exact_size(asked), "usable": exact_size(usable_bytes)}
     return Fault("out_of_memory", sentence, fatal=True)
 
 
@@ -64,7 +68,7 @@ def _check_interpreter(interpreter: str) -> Fault | None:
         return None
     return Fault(
         "interpreter_not_found",
-        f"The interpreter {interpreter} does not exist or may not be executed.",
+        Cause.NO_INTERPRETER % {"path": interpreter},
         fatal=True,
     )
 
@@ -72,7 +76,20 @@ def _check_interpreter(interpreter: str) -> Fault | None:
 def _check_model(model: str) -> Fault | None:
     if not is_path_like(model) or Path(model).exists():
         return None
-    return Fault("model_not_found", f"There is no model at {model}: the path does not exist.", fatal=True)
+    return Fault("model_not_found", Cause.NO_MODEL % {"path": model}, fatal=True)
+
+
+def start_timeout_seconds(spec: EngineSpec, usual: float) -> float:
+    """The longest silence of a start: the profile's own, else `usual`; 0 = no limit."""
+    own = read_seconds(spec.environment.get(START_TIMEOUT, ""))
+    return usual if own is None else own
+
+
+def _check_timeout(spec: EngineSpec) -> Fault | None:
+    own = spec.environment.get(START_TIMEOUT)
+    if own is None or read_seconds(own) is not None:
+        return None
+    return Fault("config_rejected", Cause.NO_SECONDS % {"variable": START_TIMEOUT}, fatal=True)
 
 
 def check_listener(port: int, own: Set[int]) -> Fault | None:
@@ -86,12 +103,8 @@ def check_listener(port: int, own: Set[int]) -> Fault | None:
 
 def _port_in_use(port: int, listeners: Mapping[int, str]) -> Fault:
     who = ", ".join(f"pid {pid}, {name}" for pid, name in listeners.items())
-    by = f"another program ({who})" if who else "another program"
-    return Fault(
-        "port_in_use",
-        f"Port {port} is in use by {by}; stop it, or set TIERDECK_ENGINE_PORT to a free port.",
-        fatal=True,
-    )
+    sentence = (Cause.PORT_TAKEN_BY if who else Cause.PORT_TAKEN) % {"port": port, "who": who}
+    return Fault(PORT_IN_USE, sentence, fatal=True)
 
 
 def _listeners(port: int) -> dict[int, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from app.derive.profile_text import DECK_FLAGS, FLAG_NAME, VARIABLE_NAME
+from app.derive.profile_text import DECK_FLAGS, DEVICES_VARIABLE, FLAG_NAME, VARIABLE_NAME
 from app.errors import InvalidInput
+from app.supervisor.status import FleetSettings
 
 #: The program that the interpreter runs. Tests put another one in its place.
 ENTRY: tuple[str, ...] = ("-m", "vllm.entrypoints.openai.api_server")
@@ -19,6 +20,10 @@ MARKER_VARIABLE = "TIERDECK_ENGINE_MARKER"
 
 #: Paths that the deck itself asks every few seconds; in the log they would bury all else.
 QUIET_PATHS = "/health,/metrics"
+
+
+#: Loaded into the engine's server, so that a rollout's canary can be read back from host memory.
+DEVICE_CACHE = "engine.device_cache.DeviceCache"
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,32 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a fleet gives every start of an engine. Kept with the start, to tell later what has changed since."""
+
+    model: str
+    served_model_name: str
+    interpreter: str
+    base_flags: Mapping[str, Any]
+    environment: Mapping[str, str]
+    devices: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Given:
+        """What `as_json` made."""
+        return cls(**{**kept, "devices": tuple(kept["devices"])})
+
+    def differing(self, other: Given) -> tuple[str, ...]:
+        """Names of the fields that are not the same."""
+        names = (one.name for one in fields(self))
+        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+
+
+@dataclass(frozen=True)
 class EngineSpec:
     """Everything that a start of an engine depends on."""
 
@@ -56,6 +87,37 @@ class EngineSpec:
     port: int
     profile: Profile
     entry: tuple[str, ...] = ENTRY
+    base_flags: Mapping[str, Any] = field(default_factory=dict)
+    """The fleet's; a profile's flag of the same name wins."""
+    base_environment: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    """The devices it sees; empty = all."""
+    settings: FleetSettings = field(default_factory=FleetSettings)
+    leaving: bool = False
+    """It is out of service; only what is left of it is still supervised."""
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags it is started with: the fleet's, then the profile's. A profile takes one away with None."""
+        return {**self.base_flags, **self.profile.flags}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables set for it: the fleet's, then the profile's, then its devices."""
+        own = {**self.base_environment, **self.profile.environment}
+        return {**own, DEVICES_VARIABLE: ",".join(self.devices)} if self.devices else own
+
+    @property
+    def given(self) -> Given:
+        """What comes from the fleet."""
+        return Given(
+            self.model,
+            self.served_model_name,
+            self.interpreter,
+            self.base_flags,
+            self.base_environment,
+            self.devices,
+        )
 
     @property
     def base_url(self) -> str:
@@ -76,7 +138,7 @@ def launch_plan(
     if import_root is not None:
         paths = [path for path in (environment.get("PYTHONPATH"), import_root) if path]
         environment["PYTHONPATH"] = ":".join(paths)
-    return LaunchPlan(engine_argv(spec), environment)
+    return LaunchPlan((*engine_argv(spec), *_deck_arguments(spec)), environment)
 
 
 def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
@@ -91,12 +153,17 @@ def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
         *("--port", str(spec.port)),
         *(
             ()
-            if "disable-access-log-for-endpoints" in spec.profile.flags
+            if "disable-access-log-for-endpoints" in spec.flags
             else ("--disable-access-log-for-endpoints", QUIET_PATHS)
         ),
-        *flag_arguments(spec.profile.flags),
+        *flag_arguments(spec.flags),
         *(("--kv-transfer-config", json.dumps(config, ensure_ascii=False)) if config else ()),
     )
+
+
+def _deck_arguments(spec: EngineSpec) -> tuple[str, ...]:
+    """What only the deck has a use for; not part of the command for a shell."""
+    return ("--middleware", DEVICE_CACHE) if spec.profile.kv_transfer_config else ()
 
 
 def shell_command(spec: EngineSpec) -> str:
@@ -159,7 +226,7 @@ def _engine_environment(spec: EngineSpec) -> dict[str, str]:
     }
     if is_path_like(spec.model):
         fixed["HF_HUB_OFFLINE"] = "1"
-    own = {name: str(value) for name, value in spec.profile.environment.items()}
+    own = spec.environment
     for name, value in own.items():
         if not VARIABLE_NAME.match(name) or "\0" in value:
             raise InvalidInput(f"{name!r} cannot be an environment variable.", path=f"environment.{name}")

@@ -12,14 +12,16 @@ drain    | conflict  conflict   draining, stay    (as it was)     conflict      
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from app.errors import Conflict
 from app.supervisor.backoff import Failures, RetryPolicy, delay_seconds, gives_up
+from app.supervisor.causes import Cause
 from app.supervisor.faults import Exit, Fault
-from app.supervisor.states import EngineState
+from app.supervisor.states import PORT_IN_USE, SERVING, EngineState
 
 
 class Then(StrEnum):
@@ -45,6 +47,8 @@ class Situation:
     restarts: int = 0
     next_try_at: float | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    hopeless: bool = False
+    """It was stalled when its drain began: what is in flight will hardly be answered."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,28 @@ class Stalled:
     """It lives and gives no tokens."""
 
     fault: Fault
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """It has been stalled for as long as the settings let it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PortFree:
+    """Nobody listens any more on the port that it lost."""
+
+
+@dataclass(frozen=True)
+class PortMoved:
+    """It has another port, as the one that it lost stayed in use."""
+
+    old: int
+    new: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -139,10 +165,21 @@ class RetryDue:
 
 
 Command = Start | Stop | Restart | Drain | Shutdown
-Message = Command | Refused | Serves | Silent | Exited | Stalled | Drained | Gone | Trouble | RetryDue
+Waited = PortFree | PortMoved | RetryDue
+Message = Command | Refused | Serves | Silent | Exited | Stalled | Overdue | Drained | Gone | Trouble | Waited
+
+#: A fault of the deck, its database or its disk: the engine is not given up for it.
+INTERNAL = "internal"
+
+#: While it started, or later: without and with its last words.
+_ENDED = {
+    True: (Cause.ENDED_STARTING, Cause.ENDED_STARTING_WITH),
+    False: (Cause.ENDED_SERVING, Cause.ENDED_SERVING_WITH),
+}
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:[.,]\d+)*")
 
 _S = EngineState
-_SERVING = frozenset({_S.READY, _S.STALLED})
 _AT_REST = frozenset({_S.STOPPED, _S.FAILED, _S.BACKOFF})
 
 
@@ -152,9 +189,9 @@ def decide(now: float, before: Situation, message: Message, policy: RetryPolicy)
         case Start():
             return _start(now, before)
         case Stop():
-            return _stop(now, replace(before, wanted="stopped"), "Stop asked for.", at_once=message.now)
+            return _stop(now, replace(before, wanted="stopped"), Cause.STOP.value, at_once=message.now)
         case Shutdown():
-            return _stop(now, before, "The deck ends.", at_once=True)
+            return _stop(now, before, Cause.DECK_ENDS.value, at_once=True)
         case Restart():
             return _restart(now, replace(before, wanted="running"))
         case Drain():
@@ -173,8 +210,15 @@ def _react(now: float, before: Situation, message: Message, policy: RetryPolicy)
             return replace(_move(now, before, _S.READY, cause), ready_at=now, error_code=None, then=Then.STAY)
         case Silent(seconds, detail), _S.STARTING:
             return _fail(now, before, _silence(seconds, detail), {"silent_seconds": seconds}, policy)
-        case Stalled(fault), _S.READY:
-            return replace(_move(now, before, _S.STALLED, fault.sentence), error_code=fault.code)
+        case Stalled(fault, evidence), _S.READY:
+            return replace(_move(now, before, _S.STALLED, fault.sentence, evidence), error_code=fault.code)
+        case Overdue(seconds), _S.STALLED:
+            return _fail(now, before, _overdue(before, seconds), {"stalled_seconds": seconds}, policy)
+        case PortFree(), _S.FAILED if _waits_for_port(before):
+            return _move(now, before, _S.STARTING, Cause.PORT_FREE)
+        case PortMoved(), _S.FAILED if _waits_for_port(before):
+            cause = Cause.PORT_MOVED % {"old": message.old, "new": message.new, "seconds": f"{message.seconds:g}"}
+            return _move(now, before, _S.STARTING, cause, {"old_port": message.old, "new_port": message.new})
         case Exited(), _S.STARTING | _S.READY | _S.STALLED | _S.DRAINING:
             return _after_exit(now, before, message, policy)
         case Drained(left), _S.DRAINING:
@@ -184,18 +228,23 @@ def _react(now: float, before: Situation, message: Message, policy: RetryPolicy)
         case Trouble(fault), _S.STOPPING:
             return replace(_move(now, before, _S.FAILED, fault.sentence), error_code=fault.code)
         case RetryDue(), _S.BACKOFF:
-            again = _move(now, before, _S.STARTING, f"Try {before.failures.count + 1}, after: {before.cause}")
+            cause = Cause.TRY % {"number": before.failures.count + 1, "cause": before.cause}
+            again = _move(now, before, _S.STARTING, cause)
             return replace(again, restarts=before.restarts + 1)
         case _:
             return before
 
 
+def _waits_for_port(before: Situation) -> bool:
+    return before.wanted == "running" and before.error_code == PORT_IN_USE
+
+
 def _start(now: float, before: Situation) -> Situation:
     wanting = replace(before, wanted="running")
     if before.state in _AT_REST:
-        return replace(_move(now, wanting, _S.STARTING, "Start asked for."), failures=Failures(), restarts=0)
+        return replace(_move(now, wanting, _S.STARTING, Cause.START), failures=Failures(), restarts=0)
     if before.state is _S.DRAINING:
-        return replace(_move(now, wanting, _S.READY, "Start asked for: draining was called off."), then=Then.STAY)
+        return replace(_move(now, wanting, _S.READY, Cause.START_INSTEAD), then=Then.STAY)
     return replace(wanting, then=Then.START) if before.state is _S.STOPPING else wanting
 
 
@@ -206,23 +255,23 @@ def _stop(now: float, before: Situation, cause: str, *, at_once: bool) -> Situat
         return replace(before, then=Then.STOP)
     if before.state is _S.DRAINING and not at_once:
         return replace(before, then=Then.STOP, cause=cause)
-    drains = before.state in _SERVING and not at_once
+    drains = before.state in SERVING and not at_once
     return replace(_move(now, before, _S.DRAINING if drains else _S.STOPPING, cause), then=Then.STOP)
 
 
 def _restart(now: float, before: Situation) -> Situation:
-    cause = "Restart asked for."
+    cause = Cause.RESTART.value
     if before.state is _S.STOPPED or before.state in _AT_REST:
         return replace(_move(now, before, _S.STARTING, cause), failures=Failures(), restarts=0)
     if before.state in {_S.DRAINING, _S.STOPPING}:
         return replace(before, then=Then.START, cause=cause)
-    state = _S.DRAINING if before.state in _SERVING else _S.STOPPING
+    state = _S.DRAINING if before.state in SERVING else _S.STOPPING
     return replace(_move(now, before, state, cause), then=Then.START)
 
 
 def _drain(now: float, before: Situation) -> Situation:
-    if before.state in _SERVING:
-        return replace(_move(now, before, _S.DRAINING, "Drain asked for."), then=Then.STAY)
+    if before.state in SERVING:
+        return replace(_move(now, before, _S.DRAINING, Cause.DRAIN), then=Then.STAY)
     if before.state is _S.DRAINING:
         return before
     raise Conflict(f"The engine is {before.state}; only one that serves can be drained.", code="not_serving")
@@ -231,7 +280,7 @@ def _drain(now: float, before: Situation) -> Situation:
 def _after_exit(now: float, before: Situation, message: Exited, policy: RetryPolicy) -> Situation:
     evidence = {"exit_code": message.exit.code, "exit_signal": message.exit.signal}
     if before.state is _S.DRAINING and before.then is not Then.STAY:
-        cause = f"The engine {message.exit.describe()} while it was drained for a {before.then}."
+        cause = Cause.ENDED_WHILE_DRAINED % {"end": message.exit.describe(), "then": before.then}
         return replace(_move(now, before, _S.STOPPING, cause, evidence), then=before.then)
     return _fail(now, before, explain_exit(before.state, message), evidence, policy)
 
@@ -240,41 +289,50 @@ def explain_exit(state: EngineState, message: Exited) -> Fault:
     """An end that nobody asked for is a fault, whatever its exit code says."""
     if message.fault is not None and state is _S.STARTING:
         return message.fault
-    when = "while starting" if state is _S.STARTING else "while it served"
     why = message.fault.sentence if message.fault is not None else message.last_words
-    sentence = f"The engine {message.exit.describe()} {when}" + (f": {why}" if why else ".")
+    bare, told = _ENDED[state is _S.STARTING]
+    sentence = (told if why else bare) % {"end": message.exit.describe(), "why": why}
     return Fault("crashed", sentence, fatal=False)
 
 
 def _silence(seconds: float, detail: str) -> Fault:
-    tail = f" ({detail})" if detail else ""
-    sentence = f"Start timeout: no progress for {seconds:.0f} s{tail}; the deck ended it."
+    sentence = (Cause.SILENT_WITH if detail else Cause.SILENT) % {"seconds": f"{seconds:.0f}", "why": detail}
     return Fault("start_timeout", sentence, fatal=False)
 
 
 def _fail(now: float, before: Situation, fault: Fault, evidence: dict[str, Any], policy: RetryPolicy) -> Situation:
     stable = before.ready_at is not None and now - before.ready_at >= policy.stable_seconds
-    failures = (Failures() if stable else before.failures).add(f"{fault.code}: {fault.sentence}")
+    failures = (Failures() if stable else before.failures).add(_key(fault))
     cause, state = fault.sentence, _S.BACKOFF
     if fault.fatal and before.state is _S.STARTING:
         state = _S.FAILED
-    elif gives_up(policy, failures):
-        state, cause = _S.FAILED, f"{cause} Given up after {failures.equal} equal failures."
+    elif fault.code != INTERNAL and gives_up(policy, failures):
+        state, cause = _S.FAILED, Cause.GIVEN_UP % {"cause": cause, "count": failures.equal}
     after = replace(_move(now, before, state, cause, evidence), failures=failures, error_code=fault.code, ready_at=None)
     if state is _S.BACKOFF:
         return replace(after, next_try_at=now + delay_seconds(policy, failures))
     return after
 
 
+def _key(fault: Fault) -> str:
+    """What two equal failures have in common: pids, addresses and amounts of memory differ from one to the next."""
+    return f"{fault.code}: {_NUMBERS.sub('#', fault.sentence)}"
+
+
+def _overdue(before: Situation, seconds: float) -> Fault:
+    sentence = Cause.OVERDUE % {"seconds": f"{seconds:.0f}", "cause": before.cause}
+    return Fault(before.error_code or "stalled", sentence, fatal=False)
+
+
 def _after_drain(now: float, before: Situation, left: int) -> Situation:
-    how = "Nothing is in flight." if not left else f"{left} requests were still in flight when the wait ended."
+    how = Cause.STILL_IN_FLIGHT % {"count": left} if left else Cause.NOTHING_IN_FLIGHT.value
     if before.then is Then.STAY:
-        return replace(before, cause=f"Drained. {how}")
+        return replace(before, cause=f"{Cause.DRAINED} {how}")
     return replace(_move(now, before, _S.STOPPING, f"{before.cause} {how}"), then=before.then)
 
 
 def _after_stop(now: float, before: Situation, evidence: dict[str, Any]) -> Situation:
-    stopped = _move(now, before, _S.STOPPED, "Every process of it has ended.", evidence)
+    stopped = _move(now, before, _S.STOPPED, Cause.ALL_ENDED, evidence)
     return replace(stopped, then=before.then, ready_at=None, failures=Failures(), restarts=0)
 
 
@@ -286,16 +344,17 @@ def _move(
         before,
         state=state,
         since=now,
-        cause=cause,
+        cause=str(cause),
         evidence=evidence or {},
         next_try_at=None,
         error_code=before.error_code if keeps_error else None,
+        hopeless=before.state is _S.STALLED and state is _S.DRAINING,
     )
 
 
 def continue_after_stop(now: float, stopped: Situation) -> Situation:
     """The start that a restart asked for, once everything is stopped."""
-    return replace(_move(now, stopped, _S.STARTING, "Started anew for the restart."), then=Then.STAY)
+    return replace(_move(now, stopped, _S.STARTING, Cause.FOR_THE_RESTART), then=Then.STAY)
 
 
 @dataclass(frozen=True)
@@ -315,13 +374,13 @@ def resume(now: float, found: Found) -> Situation:
     """How supervision goes on after a restart of the deck."""
     fresh = Situation(found.state, found.since, found.cause, wanted=found.wanted)
     if found.alive and found.wanted == "running":
-        return _move(now, fresh, _S.STARTING, f"The deck was started and found this engine running (pid {found.pid}).")
+        return _move(now, fresh, _S.STARTING, Cause.FOUND % {"pid": found.pid})
     if found.alive:
-        cause = f"The deck was started and found this engine running (pid {found.pid}), though it is to be stopped."
+        cause = Cause.FOUND_UNWANTED % {"pid": found.pid}
         return replace(_move(now, fresh, _S.STOPPING, cause), then=Then.STOP)
-    ended = f"Its process (pid {found.pid}) ended while no deck was running. " if found.had_process else ""
+    ended = f"{Cause.GONE_MEANWHILE % {'pid': found.pid}} " if found.had_process else ""
     if found.wanted == "running":
-        return _move(now, fresh, _S.STARTING, f"{ended}Started with the deck.")
+        return _move(now, fresh, _S.STARTING, f"{ended}{Cause.WITH_THE_DECK}")
     if found.had_process or found.state is not _S.STOPPED:
-        return replace(_move(now, fresh, _S.STOPPING, f"{ended}It is to be stopped."), then=Then.STOP)
+        return replace(_move(now, fresh, _S.STOPPING, f"{ended}{Cause.TO_BE_STOPPED}"), then=Then.STOP)
     return fresh

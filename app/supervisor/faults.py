@@ -1,8 +1,10 @@
-"""What went wrong with an engine, as one sentence. A leaf."""
+"""What went wrong with an engine, as one sentence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from app.supervisor.causes import Cause
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,10 @@ class Exit:
     def describe(self) -> str:
         """The end as a clause, to be put behind the engine's name."""
         if self.signal is not None:
-            return f"was killed by signal {self.signal}{_SIGNAL_HINTS.get(self.signal, '')}"
+            return _KNOWN_SIGNALS.get(self.signal) or Cause.KILLED_BY % {"signal": self.signal}
         if self.code is not None:
-            return f"exited with code {self.code}"
-        return "exited"
+            return Cause.EXITED_WITH % {"code": self.code}
+        return Cause.EXITED.value
 
 
-_SIGNAL_HINTS = {
-    9: " (SIGKILL: by the kernel for lack of memory, or by somebody)",
-    11: " (SIGSEGV: a fault in native code)",
-    15: " (SIGTERM, not sent by the deck)",
-}
+_KNOWN_SIGNALS = {9: Cause.KILLED_BY_9.value, 11: Cause.KILLED_BY_11.value, 15: Cause.KILLED_BY_15.value}

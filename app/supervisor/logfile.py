@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
+from app.supervisor.arrivals import Arrivals
 from app.supervisor.loglines import LineFolder, LineReader, LogBatch, LogLine, RawLine, matches
 
 ROTATE_BYTES = 20 * 1024 * 1024
 KEEP_FILES = 3
 _CHUNK_BYTES = 256 * 1024
+_BEFORE_BYTES = 16 * 1024
 _TAIL_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -23,16 +27,28 @@ class LogFile:
     is written between the two (microseconds) is lost.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = path
+        self._clock = clock
         self._lock = threading.RLock()  # positions mean nothing in the middle of a rotation
         self._rotated_bytes = sum(size for _, size in self._old_files())
+        self._arrivals = Arrivals(self.end)
 
     @property
     def end(self) -> int:
         """The position behind the last byte."""
         with self._lock:
             return self._rotated_bytes + _size(self.path)
+
+    def note_arrivals(self) -> None:
+        """Everything up to the end has come by now."""
+        with self._lock:
+            self._arrivals.note(self.end, self._clock())
+
+    def arrived_at(self, position: int) -> float | None:
+        """When the byte at `position` came, to within the time between two looks; None if nobody looked."""
+        with self._lock:
+            return self._arrivals.at(position)
 
     def read(self, position: int, limit: int = _CHUNK_BYTES) -> bytes:
         """Up to `limit` bytes from `position`, which is not before `first_position`; nothing at the end."""
@@ -55,19 +71,30 @@ class LogFile:
             return self._rotated_bytes - _size(self._old_path(1))
 
     def rotate_if_large(self, limit: int = ROTATE_BYTES) -> bool:
-        """Move the content aside once the file is larger than `limit`; keeps the last few such files."""
+        """Move the content aside once the file is larger than `limit`; keeps the last few such files.
+
+        Raises OSError when there is no room for the copy; then everything is as before.
+        """
         if _size(self.path) <= limit:
             return False
         with self._lock:
+            scratch = self._old_path(0)
+            try:
+                copied = _copy_and_cut(self.path, scratch)
+            except OSError:
+                scratch.unlink(missing_ok=True)
+                raise
             for number in range(KEEP_FILES, 1, -1):
                 older, newer = self._old_path(number), self._old_path(number - 1)
                 if newer.exists():
                     newer.replace(older)
-            self._rotated_bytes += _copy_and_cut(self.path, self._old_path(1))
+            scratch.replace(self._old_path(1))
+            self._rotated_bytes += copied
         return True
 
     def tail(self, lines: int, search: str, level: str, now: float) -> list[LogLine]:
         """The last `lines` lines that match, oldest first, within the last 16 MiB of output."""
+        self.note_arrivals()
         span = _CHUNK_BYTES
         while True:
             found, complete = self._tail_within(span, lines, search, level, now)
@@ -77,7 +104,7 @@ class LogFile:
 
     def _tail_within(self, span: int, lines: int, search: str, level: str, now: float) -> tuple[list[LogLine], bool]:
         start, data = self._last_bytes(span)
-        folder, reader = LineFolder(start), LineReader(now)
+        folder, reader = LineFolder(start), LineReader(now, self.arrived_at)
         raws = list(folder.feed(data))
         if (rest := folder.unfinished()) is not None:
             raws.append(rest)
@@ -112,7 +139,8 @@ class LogCursor:
     def __init__(self, log: LogFile, position: int, now: float, backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._log = log
         self._folder = LineFolder(min(position, log.end))
-        self._reader = LineReader(now)
+        self._reader = LineReader(now, log.arrived_at)
+        self._read_up_to(self._folder.position)
         self._backlog_bytes = backlog_bytes
         self._shown_unfinished: RawLine | None = None
 
@@ -125,6 +153,7 @@ class LogCursor:
         """What came since the last call: the newest `limit` lines of it, and how many were left out."""
         skipped = self._skip_backlog()
         data = self._log.read(self._folder.position)
+        self._log.note_arrivals()
         raws = list(self._folder.feed(data))
         rest = self._folder.unfinished()
         if rest is not None and rest != self._shown_unfinished:
@@ -133,6 +162,12 @@ class LogCursor:
         lines = [self._reader.read(raw) for raw in raws]
         left_out = max(0, len(lines) - limit) if limit is not None else 0
         return LogBatch(tuple(lines[left_out:]), skipped + left_out)
+
+    def _read_up_to(self, position: int) -> None:
+        """What stands before the first line tells its time, and whether it belongs to a traceback."""
+        start = max(self._log.first_position(), position - _BEFORE_BYTES)
+        for raw in LineFolder(start).feed(self._log.read(start, position - start)):
+            self._reader.read(raw)
 
     def _skip_backlog(self) -> int:
         first, position = self._log.first_position(), self._folder.position
@@ -189,5 +224,6 @@ def _copy_and_cut(source: Path, target: Path) -> int:
     with source.open("r+b") as original, os.fdopen(descriptor, "wb") as copy:
         shutil.copyfileobj(original, copy, _CHUNK_BYTES)
         copied = original.tell()
+        copy.flush()  # before anything is cut: it may be what finds no room
         original.truncate(0)
     return copied

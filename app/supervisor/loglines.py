@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 4000
@@ -34,7 +34,10 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 @dataclass(frozen=True)
 class LogLine:
-    """`at` is None and `level` empty where the line does not tell them."""
+    """`level` is empty where the line does not tell it.
+
+    `at` is the line's own time, else when it came, else, where nobody saw that, the time of the line before.
+    """
 
     number: int
     at: float | None
@@ -111,21 +114,29 @@ def clean(data: bytes, cut: bool = False) -> str:
 
 
 class LineReader:
-    """Adds time and level to raw lines; a traceback counts as an error until the next logged line."""
+    """Adds time and level to raw lines.
 
-    def __init__(self, now: float) -> None:
+    A traceback counts as an error until the next logged line. `arrived_at` tells when the byte at a position came;
+    a line without a time of which it does not know was written at or after that of the one before.
+    """
+
+    def __init__(self, now: float, arrived_at: Callable[[int], float | None] = lambda _position: None) -> None:
         self._now = now
+        self._arrived_at = arrived_at
+        self._at: float | None = None
         self._in_traceback = False
 
     def read(self, raw: RawLine) -> LogLine:
         """One line, ready to be shown."""
         text = clean(raw.data, raw.cut)
         head = _HEAD.match(text)
+        own = _parse_time(head["at"], self._now) if head is not None else None
+        self._at = own or self._arrived_at(raw.start) or self._at
         if head is not None:
             self._in_traceback = False
-            return LogLine(raw.start + 1, _parse_time(head["at"], self._now), head["level"].lower(), text)
+            return LogLine(raw.start + 1, self._at, head["level"].lower(), text)
         self._in_traceback = self._in_traceback or text.startswith("Traceback (most recent call last)")
-        return LogLine(raw.start + 1, None, "error" if self._in_traceback else "", text)
+        return LogLine(raw.start + 1, self._at, "error" if self._in_traceback else "", text)
 
 
 def _parse_time(text: str | None, now: float) -> float | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from app.supervisor.processes import process_table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the mount itself is what is meant
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -25,6 +28,29 @@ def shared_bytes() -> int | None:
         return int(psutil.disk_usage(str(SHARED_MEMORY)).total)
     except OSError:
         return None
+
+
+def free_bytes() -> int:
+    """Of the machine, now: what can be had without ending anything."""
+    return int(psutil.virtual_memory().available)
+
+
+def free_shared_bytes() -> int | None:
+    """Of the shared-memory mount, now; None without one."""
+    try:
+        return int(psutil.disk_usage(str(SHARED_MEMORY)).free)
+    except OSError:
+        return None
+
+
+def private_bytes(marker: str) -> int:
+    """What the living processes of one start take that no other shares (looks at every process)."""
+    total = 0
+    for pid in (entry.process.pid for entry in process_table() if entry.marker == marker and entry.alive):
+        with suppress(psutil.Error):
+            memory = psutil.Process(pid).memory_info()
+            total += memory.rss - memory.shared
+    return total
 
 
 def usable_bytes() -> int:

@@ -10,25 +10,33 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import is_not
 from pathlib import Path
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.config import Settings
-from app.errors import TierdeckError
-from app.supervisor import phases
+from app.errors import TierdeckError, in_short
 from app.supervisor.backoff import RetryPolicy
+from app.supervisor.causes import Cause
 from app.supervisor.command import EngineSpec
-from app.supervisor.decide import Found, Situation, Then, Trouble, continue_after_stop, decide, resume
+from app.supervisor.decide import INTERNAL, Found, Situation, Then, Trouble, continue_after_stop, decide, resume
 from app.supervisor.faults import Fault
 from app.supervisor.inbox import Envelope, Inbox
+from app.supervisor.phases import Phase
 from app.supervisor.records import EngineRecords
-from app.supervisor.states import EngineState, can_move
+from app.supervisor.run import RunFacts
+from app.supervisor.states import SERVING, EngineState, can_move
 from app.supervisor.status import EngineStatus
+from app.supervisor.tree import Left
 from app.supervisor.work import EngineWork, Surroundings
 
 log = structlog.get_logger(__name__)
+
+_AGAIN_SECONDS = 5.0
+#: It serves, whether it is watched or not; or nothing more can go wrong with it.
+_TRIES_AGAIN = SERVING | {EngineState.FAILED}
 
 
 class EngineOwner:
@@ -43,42 +51,49 @@ class EngineOwner:
         self._situation = Situation(EngineState.STOPPED, 0.0, "")
         self._activity: asyncio.Task[None] | None = None
         self._turn = object()
+        self._held = ""
+        self._parts: tuple[object, ...] = ()
+        self._status: EngineStatus | None = None
+        """Made of `_parts`, none of which ever changes in itself."""
+        self._written = asyncio.Event()
+        self._written.set()
 
     @property
     def status(self) -> EngineStatus:
-        """The engine now."""
-        situation, run, spec = self._situation, self.work.run, self.work.spec
+        """The engine now. Each request at the door asks for it: it is put together anew only after a change."""
+        work, run = self.work, self.work.run
         phase = None
-        if situation.state is EngineState.STARTING:
-            phase = run.phase if run else phases.PREPARING
-        return EngineStatus(
-            name=spec.name,
-            fleet=spec.fleet,
-            model=spec.model,
-            state=situation.state,
-            since=situation.since,
-            cause=situation.cause,
-            base_url=spec.base_url,
-            port=spec.port,
-            pid=run.facts.process.pid if run else None,
-            started_at=run.facts.started_at if run else None,
-            wanted_profile=spec.profile.name,
-            wanted_version=spec.profile.number,
-            running_version=run.facts.version if run else None,
-            phase=phase.sentence if phase else None,
-            progress=phase.progress if phase else None,
-            restarts=situation.restarts,
-            next_try_at=situation.next_try_at,
-            leftover_processes=self.work.alive,
-            error_code=situation.error_code,
-            wanted=situation.wanted,
-        )
+        if self._situation.state is EngineState.STARTING:
+            phase = run.phase if run else work.ground.phase
+        facts, last_token_at = (run.facts, work.life.life.last_token_at) if run else (None, None)
+        parts = (self._situation, work.spec, facts, phase, work.left, last_token_at, self._held)
+        if self._status is None or any(map(is_not, parts, self._parts)):
+            self._parts, self._status = parts, _status(*parts)
+        return self._status
+
+    async def written(self) -> None:
+        """Wait until every move that was told is in the database, as far as that takes it."""
+        await self._written.wait()
+
+    def hold(self, why: str) -> None:
+        """Keep traffic from it, whatever its state, until `hold("")`."""
+        if why != self._held:
+            self._held = why
+            self._tell()
 
     async def set_version(self, version_id: int) -> None:
         """The version that the next start uses; what runs goes on."""
         await self._records.set_version(version_id)
+        await self.reload()
+
+    async def reload(self) -> None:
+        """Take up what was changed in the database: the next start uses it; what runs goes on."""
         self.work.spec = await self._records.spec()
         self._tell()
+
+    async def spec_with(self, version_id: int) -> EngineSpec:
+        """What a start with another version would be. Raises NotFound."""
+        return await self._records.spec_with(version_id)
 
     async def open(self) -> None:
         """Take over what the last deck left: adopt the process if it lives, else go on without it."""
@@ -94,7 +109,7 @@ class EngineOwner:
         )
         self._situation = resume(time.time(), found)
         # Recorded even where the state is called the same: it is another deck's word for it.
-        await self._save(recorded.state, self._situation, moved=self._situation.since != recorded.since)
+        await self._records.save(recorded.state, self._situation, moved=self._situation.since != recorded.since)
         self._tell()
 
     async def run(self) -> None:
@@ -116,6 +131,7 @@ class EngineOwner:
         """Stop supervising; the process is left as it is."""
         await self._end_activity()
         await self.work.drop_run()
+        await self._records.close()
 
     async def _handle(self, envelope: Envelope) -> None:
         before, now = self._situation, time.time()
@@ -135,9 +151,13 @@ class EngineOwner:
             await self._end_activity()
         if state_changed and after.state in {EngineState.BACKOFF, EngineState.FAILED}:
             await self.work.drop_run()  # what ended is not shown as running while its remains are cleared
+        self._written.clear()
         self._tell()
-        for old, new in zip([before, *chain], chain, strict=False):
-            await self._record(old, new)
+        try:
+            for old, new in zip([before, *chain], chain, strict=False):
+                await self._record(old, new)
+        finally:
+            self._written.set()
         if self._activity is None:
             self._begin_activity()
 
@@ -146,13 +166,7 @@ class EngineOwner:
             log.info("engine", engine=self.work.spec.name, old=old.state, new=new.state, cause=new.cause)
             if not can_move(old.state, new.state):
                 log.error("a move that should not exist", engine=self.work.spec.name, old=old.state, new=new.state)
-        await self._save(old.state, new, moved=new.state is not old.state)
-
-    async def _save(self, old: EngineState, situation: Situation, *, moved: bool) -> None:
-        try:
-            await self._records.save(old, situation, moved=moved)
-        except SQLAlchemyError:  # supervision goes on without its history; the next change writes the state again
-            log.exception("the state of an engine could not be saved", engine=self.work.spec.name)
+        await self._records.save(old.state, new, moved=new.state is not old.state)
 
     def _is_void(self, token: object) -> bool:
         """True for what a task or a run reports that has been replaced since."""
@@ -166,12 +180,12 @@ class EngineOwner:
         work = self.work
         activities: dict[EngineState, Callable[[object], Awaitable[None]]] = {
             EngineState.STARTING: work.start,
-            EngineState.READY: work.look_after,
-            EngineState.STALLED: work.look_after,
-            EngineState.DRAINING: work.await_idle,
+            EngineState.READY: work.keep_watch,
+            EngineState.STALLED: partial(work.await_token, self._situation.since),
+            EngineState.DRAINING: partial(work.await_idle, self._situation.hopeless),
             EngineState.STOPPING: work.stop,
             EngineState.BACKOFF: partial(work.back_off, self._situation.next_try_at),
-            EngineState.FAILED: work.clear_away,
+            EngineState.FAILED: partial(work.clear_away, self._situation.error_code),
         }
         self._turn = object()
         if (act := activities.get(self._situation.state)) is not None:
@@ -185,12 +199,19 @@ class EngineOwner:
             await asyncio.gather(activity, return_exceptions=True)
 
     async def _guarded(self, act: Callable[[object], Awaitable[None]], turn: object) -> None:
-        try:
-            await act(turn)
-        except Exception as error:  # the task's edge: it becomes the engine's fault, with a sentence
-            log.exception("an activity failed", engine=self.work.spec.name, state=self._situation.state)
-            sentence = f"The deck could not go on with this engine: {type(error).__name__}: {error}"
-            self.inbox.report(Trouble(Fault("internal", sentence, fatal=False)), turn)
+        while True:
+            try:
+                return await act(turn)
+            except (SQLAlchemyError, OSError) as error:  # database or disk: where it came up says nothing
+                why = in_short(error)
+                log.warning("an activity failed", engine=self.work.spec.name, why=why)
+            except Exception as error:  # the task's edge: it becomes the engine's fault, with a sentence
+                why = in_short(error)
+                log.exception("an activity failed", engine=self.work.spec.name, state=self._situation.state)
+            if self._situation.state not in _TRIES_AGAIN:
+                sentence = Cause.DECK_FAILED % {"why": why}
+                return self.inbox.report(Trouble(Fault(INTERNAL, sentence, fatal=False)), turn)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def _retry_policy(settings: Settings) -> RetryPolicy:
@@ -199,4 +220,47 @@ def _retry_policy(settings: Settings) -> RetryPolicy:
         cap_seconds=settings.restart_wait_cap_seconds,
         equal_limit=settings.restart_equal_failures,
         stable_seconds=settings.restart_stable_seconds,
+    )
+
+
+def _status(
+    situation: Situation,
+    spec: EngineSpec,
+    facts: RunFacts | None,
+    phase: Phase | None,
+    left: Left,
+    last_token_at: float | None,
+    held: str,
+) -> EngineStatus:
+    given = (facts and facts.given) or spec.given
+    return EngineStatus(
+        name=spec.name,
+        fleet=spec.fleet,
+        model=given.model,
+        state=situation.state,
+        since=situation.since,
+        cause=situation.cause,
+        base_url=spec.base_url,
+        port=spec.port,
+        pid=facts.process.pid if facts else None,
+        started_at=facts.started_at if facts else None,
+        wanted_profile=spec.profile.name,
+        wanted_version=spec.profile.number,
+        running_version=facts.version if facts else None,
+        phase=phase.sentence if phase else None,
+        progress=phase.progress if phase else None,
+        restarts=situation.restarts,
+        next_try_at=situation.next_try_at,
+        leftover_processes=left.processes,
+        leftover_bytes=left.held_bytes,
+        last_token_at=last_token_at,
+        error_code=situation.error_code,
+        wanted=situation.wanted,
+        served_model_name=given.served_model_name,
+        devices=given.devices,
+        routing=spec.settings.routing,
+        join_identical=spec.settings.join_identical,
+        restart_for=given.differing(spec.given),
+        leaving=spec.leaving,
+        held=held,
     )

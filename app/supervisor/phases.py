@@ -29,7 +29,8 @@ class _Rule:
     """A percentage in the line, if the pattern has one, moves from `start` to `end`."""
 
 
-PREPARING = Phase("Clearing the ground", 0.0)
+CLEARING = Phase("Ending what the last run left", 0.0)
+CHECKING = Phase("Checking model, port and memory", 0.01)
 LAUNCHED = Phase("Starting the interpreter", 0.02)
 ADOPTED = Phase("Asking an engine found running whether it serves", 0.5)
 
@@ -51,6 +52,9 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(re.compile(r"Starting vLLM (?:API )?server"), "Starting the API server", 0.94, 0.94),
     _Rule(re.compile(r"Application startup complete"), "Waiting for a first token", 0.97, 0.97),
 )
+
+#: From this phase on the engine has told the size of its KV cache.
+KV_SIZED = next(rule.start for rule in _RULES if rule.sentence == "Allocating the KV cache")
 
 #: Every line that a rule matches holds one of these. Lines are many, and this look is cheap.
 _HINTS = ("args", "version", "nit", "oad", "raph", "ompil", "KV cache", "Dynamo", "tarting", "startup")

@@ -10,11 +10,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.supervisor.command import MARKER_VARIABLE, LaunchPlan
 from app.supervisor.faults import Exit
+from app.supervisor.liveness import Pulse
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,16 +38,28 @@ class Entry:
     parent: int
     session: int
     state: str
-    marker: str | None
+    cpu_seconds: float
+    marker: str | None = None
 
     @property
     def alive(self) -> bool:
         """False for one that has ended and waits to be collected."""
         return self.state not in _DEAD
 
+    @property
+    def halted(self) -> bool:
+        """True while SIGSTOP or its like holds it; being traced is another state."""
+        return self.state == "T"
+
 
 def read_entry(pid: int) -> Entry | None:
     """The process table's line for `pid`; None when there is no such process."""
+    entry = _read_stat(pid)
+    return entry and replace(entry, marker=_read_marker(pid))
+
+
+def _read_stat(pid: int) -> Entry | None:
+    """All but the marker."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -57,7 +70,7 @@ def read_entry(pid: int) -> Entry | None:
         parent=int(fields[1]),
         session=int(fields[3]),
         state=fields[0],
-        marker=_read_marker(pid),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
     )
 
 
@@ -118,6 +131,32 @@ def start_time(process: Process, now: float) -> float:
     """The start of `process` on the clock of which `now` is the present, in seconds since the epoch."""
     uptime = float((_PROC / "uptime").read_text().split()[0])
     return now - uptime + process.started
+
+
+def pulse_of(members: Iterable[Process], root: Process | None) -> Pulse:
+    """Who of `members` is halted, and the CPU time of all but `root`."""
+    entries = [entry for one in members if (entry := _read_stat(one.pid)) is not None and entry.process == one]
+    halted = [entry.process for entry in entries if entry.halted]
+    return Pulse(
+        halted=tuple(f"pid {pid}, {name}" for pid, name in names_of(halted).items()),
+        cpu_seconds=sum(entry.cpu_seconds for entry in entries if entry.process != root),
+    )
+
+
+def resident_bytes(members: Iterable[Process]) -> int:
+    """Memory of this machine that `members` hold; what they share is counted once, where the most of it is mapped."""
+    held = [_resident_pages(one.pid) for one in members]
+    private, shared = sum(one - other for one, other in held), max((other for _, other in held), default=0)
+    return (private + shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident_pages(pid: int) -> tuple[int, int]:
+    """All of them, and those that can be shared."""
+    try:
+        fields = (_PROC / str(pid) / "statm").read_text().split()
+    except OSError:  # it ended meanwhile
+        return 0, 0
+    return int(fields[1]), int(fields[2])
 
 
 def spawn(plan: LaunchPlan, output: Path) -> Process:

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from app.supervisor.causes import Cause
+
 HEALTH_TIMEOUT_SECONDS = 5.0
 TOKEN_TIMEOUT_SECONDS = 60.0
 _FIRST_WAIT_SECONDS = 0.1
@@ -28,6 +30,8 @@ class Probe:
 
     answer: Answer
     detail: str
+    prompt_tokens: int = 0
+    """Tokens of the question itself, as the engine counted them; of one that serves."""
 
 
 def wait_seconds(tries: int) -> float:
@@ -43,7 +47,7 @@ async def ask_health(client: httpx.AsyncClient, base_url: str) -> Probe:
         return Probe(Answer.SILENT, f"{type(error).__name__}: {error}")
     if response.is_success:
         return Probe(Answer.HEALTHY, "")
-    return Probe(Answer.SILENT, f"/health answered {response.status_code}")
+    return Probe(Answer.SILENT, Cause.HEALTH_ANSWERED % {"status": response.status_code})
 
 
 async def ask_token(
@@ -61,7 +65,7 @@ async def ask_token(
                 f"{base_url}/v1/embeddings", json={"model": model, "input": "a"}, timeout=patience_seconds
             )
     except httpx.TimeoutException:
-        return Probe(Answer.HEALTHY, f"/health is fine, but no token came within {patience_seconds:.0f} s")
+        return Probe(Answer.HEALTHY, Cause.ONLY_HEALTH % {"seconds": f"{patience_seconds:.0f}"})
     except httpx.HTTPError as error:
         return Probe(Answer.SILENT, f"{type(error).__name__}: {error}")
     return judge_token(response)
@@ -70,11 +74,17 @@ async def ask_token(
 def judge_token(response: httpx.Response) -> Probe:
     """What the answer to the one-token request proves. Pure."""
     if not response.is_success:
-        return Probe(Answer.HEALTHY, f"/health is fine, but a completion answered {response.status_code}")
+        return Probe(Answer.HEALTHY, Cause.ONLY_HEALTH_ANSWERED % {"status": response.status_code})
     try:
         body: Any = response.json()
     except ValueError:
-        return Probe(Answer.HEALTHY, "/health is fine, but a completion answered something that is not JSON")
+        return Probe(Answer.HEALTHY, Cause.ONLY_HEALTH_NO_JSON.value)
     if isinstance(body, dict) and (body.get("choices") or body.get("data")):
-        return Probe(Answer.SERVES, "")
-    return Probe(Answer.HEALTHY, "/health is fine, but a completion came back empty")
+        return Probe(Answer.SERVES, "", _prompt_tokens(body))
+    return Probe(Answer.HEALTHY, Cause.ONLY_HEALTH_EMPTY.value)
+
+
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    usage = body.get("usage")
+    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else 0

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
+from app.profiles.memory import total_bytes
+from app.supervisor.causes import Cause
 from app.supervisor.command import EngineSpec
 from app.supervisor.faults import Fault
 from engine.config import SPEC_NAME, ConfigError, TierConfig, parse_config
 from engine.residency_place import MOUNT, InUseError, NotPrivateError, deck_prefix, directory_of, existing, shortage
 from engine.residency_place import forget as forget_directory
+
+#: Of a host tier: kept for the engine's next start, lost, or there is none.
+Fate = Literal["kept", "lost", "none"]
 
 log = structlog.get_logger(__name__)
 
@@ -33,14 +39,20 @@ def kept_config(spec: EngineSpec) -> TierConfig | None:
     return None if config.residency == "off" else config
 
 
+def fate(spec: EngineSpec) -> Fate:
+    """What becomes of this engine's host tier when it is stopped or restarted."""
+    if kept_config(spec) is not None:
+        return "kept"
+    return "lost" if total_bytes(spec.profile.kv_transfer_config, spec.flags, spec.environment) else "none"
+
+
 def check_space(spec: EngineSpec, name: str, mount: Path | None = None) -> Fault | None:
     """A fault with both numbers if the host tier does not fit; what the engine has there already counts as free."""
     config = kept_config(spec)
     short = config and shortage(directory_of(name, mount or MOUNT), config.cpu_bytes_to_use)
     if not short:
         return None
-    sentence = f"There is too little shared memory for the host tier: {short}."
-    return Fault("shared_memory_full", sentence, fatal=False)
+    return Fault("shared_memory_full", Cause.SHARED_MEMORY_FULL % {"why": short}, fatal=False)
 
 
 def forget(name: str, mount: Path | None = None) -> int:

@@ -10,21 +10,19 @@ from dataclasses import dataclass
 import structlog
 
 from app.supervisor import phases, processes
-from app.supervisor.decide import Exited, Message, Stalled, Trouble
-from app.supervisor.faults import Fault
+from app.supervisor.causes import Cause
+from app.supervisor.command import Given
+from app.supervisor.decide import INTERNAL, Exited, Message, Stalled, Trouble
+from app.supervisor.faults import Exit, Fault
 from app.supervisor.logfile import LogFile
 from app.supervisor.logwatch import SERVING_SECONDS, LogWatch
 from app.supervisor.phases import Phase
 from app.supervisor.processes import Process
-from app.supervisor.signatures import output_handler_died
+from app.supervisor.signatures import HandlerScanner
 
 log = structlog.get_logger(__name__)
 
-HANDLER_DEAD = Fault(
-    "output_handler_dead",
-    "The engine's output handler died: it still answers HTTP, but no request will be finished; restart it.",
-    fatal=False,
-)
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class RunFacts:
     started_at: float
     version: int | None
     adopted: bool
+    given: Given | None
+    """What its fleet gave it; None for a process that an earlier release started."""
 
 
 class Run:
@@ -57,7 +57,8 @@ class Run:
         self.last_life = time.monotonic()
         self._report = report
         self._on_change = on_change
-        self._watch = LogWatch(log, position, time.time(), self._take_line, on_lines)
+        self._handler = HandlerScanner()
+        self._watch = LogWatch(log, position, time.time(), self._take_line, on_lines, self._take_quiet)
         self._tasks = [
             asyncio.create_task(self._logged(self._watch.run()), name=f"log-{facts.process.pid}"),
             asyncio.create_task(self._logged(self._await_end()), name=f"exit-{facts.process.pid}"),
@@ -84,22 +85,36 @@ class Run:
             await work
         except Exception as error:  # the task's edge: nobody else would see it
             log.exception("watching an engine failed", pid=self.facts.process.pid)
-            fault = Fault("internal", f"The deck could not watch the engine: {error}", fatal=False)
+            fault = Fault(INTERNAL, Cause.NOT_WATCHED % {"why": error}, fatal=False)
             self._report(Trouble(fault), self.marker)
 
     async def _await_end(self) -> None:
-        ended = await processes.wait_exit(self.facts.process)
+        ended = await self._exit()
         self._tasks[0].cancel()
         await asyncio.gather(self._tasks[0], return_exceptions=True)
         await self._watch.catch_up()
         scanner = self._watch.scanner
         self._report(Exited(ended, scanner.fault, scanner.last_words), self.marker)
 
+    async def _exit(self) -> Exit:
+        while True:
+            try:
+                return await processes.wait_exit(self.facts.process)
+            except OSError as error:  # no file descriptor is left: an end that nobody hears of would be worse
+                log.warning("an engine cannot be waited for", pid=self.facts.process.pid, why=str(error))
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _take_quiet(self) -> None:
+        self._tell_stall(self._handler.feed_nothing())
+
+    def _tell_stall(self, fault: Fault | None) -> None:
+        if fault is not None:
+            self._report(Stalled(fault), self.marker)
+
     def _take_line(self, line: str) -> None:
         if phases.shows_life(line):
             self.last_life = time.monotonic()
-        if output_handler_died(line):
-            self._report(Stalled(HANDLER_DEAD), self.marker)
+        self._tell_stall(self._handler.feed(line))
         after = phases.advance(self.phase, line)
         if after == self.phase:
             return

@@ -8,161 +8,120 @@ is the cause, what follows are consequences.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.supervisor.faults import Fault
+from app.supervisor.causes import Cause
+from app.supervisor.faults import Exit, Fault
+from app.supervisor.log_causes import LogCause
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A line that explains an end. `sentence` may use the named groups of `pattern`."""
+    """A line that explains an end. `sentence` may name the groups of `pattern`; `why1` and `why2` are `why`."""
 
     code: str
     pattern: re.Pattern[str]
-    sentence: Callable[[dict[str, str | None]], str]
+    sentence: LogCause
     fatal: bool = True
 
+    def match(self, text: str) -> Fault | None:
+        """The fault that `text` names, if it is of this kind."""
+        if (found := self.pattern.search(text)) is None:
+            return None
+        values = {name.rstrip("0123456789"): value for name, value in found.groupdict().items() if value is not None}
+        return Fault(self.code, self.sentence % values, self.fatal)
 
-def _says(template: str) -> Callable[[dict[str, str | None]], str]:
-    return lambda groups: template.format(**groups)
 
-
-def _kv_memory(groups: dict[str, str | None]) -> str:
-    sentence = (
-        f"One request of {groups['length']} tokens needs {groups['needed']} GiB of KV cache, "
-        f"but only {groups['available']} GiB is available; lower max-model-len"
-    )
-    fitting = f" (at most {groups['fitting']} fits)" if groups["fitting"] else ""
-    return f"{sentence}{fitting} or give it more memory."
-
+_KV_NEEDED = (
+    r"max seq len \((?P<length>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the "
+    r"available KV cache memory \((?P<available>[\d.]+) GiB\)"
+)
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "kv_memory",
-        re.compile(
-            r"max seq len \((?P<length>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the "
-            r"available KV cache memory \((?P<available>[\d.]+) GiB\)"
-            r"(?:.*?estimated maximum model length is (?P<fitting>\d+))?"
-        ),
-        _kv_memory,
+        re.compile(_KV_NEEDED + r".*?estimated maximum model length is (?P<fitting>\d+)"),
+        LogCause.KV_NEEDED_FITTING,
     ),
-    Signature(
-        "kv_memory",
-        re.compile(r"No available memory for the cache blocks"),
-        _says("No memory is left for the KV cache after the weights are loaded."),
-    ),
+    Signature("kv_memory", re.compile(_KV_NEEDED), LogCause.KV_NEEDED),
+    Signature("kv_memory", re.compile(r"No available memory for the cache blocks"), LogCause.KV_NOTHING_LEFT),
     Signature(
         "device_memory_busy",
         re.compile(
             r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).*?"
             r"less than .*?\([\d.]+, (?P<wanted>[\d.]+) GiB\)"
         ),
-        _says(
-            "Only {free} of {total} GiB is free on device {device}, but the profile asks for {wanted} GiB; "
-            "another process still holds memory there."
-        ),
+        LogCause.DEVICE_BUSY,
         fatal=False,  # memory of an engine that just ended comes back after a while
     ),
     Signature(
         "worker_died",
         re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<exit>-?\d+)\)"),
-        _says("Its worker process {name} died (exit code {exit})."),
+        LogCause.WORKER_DIED,
         fatal=False,
     ),
-    Signature(
-        "core_died",
-        re.compile(r"engine core exited unexpectedly"),
-        _says("Its engine core process died."),
-        fatal=False,
-    ),
+    Signature("core_died", re.compile(r"engine core exited unexpectedly"), LogCause.CORE_DIED, fatal=False),
     Signature(
         "unsupported_architecture",
         re.compile(r"Model architectures (?P<names>\[.*?\]) are not supported"),
-        _says("The engine does not support this model's architecture {names}."),
+        LogCause.ARCHITECTURE,
     ),
     Signature(
         "model_not_found",
         re.compile(
-            r"Invalid repository ID or local directory specified: '?(?P<model>[^'\n]+?)'?\.?$"
+            r"Invalid repository ID or local directory specified: '?(?P<model1>[^'\n]+?)'?\.?$"
             r"|(?P<model2>\S+) is not a local folder and is not a valid model identifier"
             r"|Repo id must (?:be|use) .*?: '(?P<model3>[^']+)'"
             r"|(?P<model4>\S+) does not appear to have (?:a file named|files named)"
         ),
-        lambda groups: (
-            f"No model was found at {next(filter(None, groups.values()))!r}: "
-            "it is neither a directory with a config.json nor the name of a model that can be reached."
-        ),
+        LogCause.MODEL_NOT_FOUND,
     ),
-    Signature(
-        "model_not_found",
-        re.compile(r"LocalEntryNotFoundError: "),
-        _says("The model is not on this machine, and the engine is not allowed to download it."),
-    ),
+    Signature("model_not_found", re.compile(r"LocalEntryNotFoundError: "), LogCause.MODEL_NOT_HERE),
     Signature(
         "unknown_argument",
         re.compile(r"error: unrecognized arguments: (?P<arguments>.+)"),
-        _says("The engine does not know the flag {arguments}."),
+        LogCause.UNKNOWN_FLAG,
     ),
     Signature(
         "unknown_argument",
         re.compile(r"error: ambiguous option: (?P<arguments>.+)"),
-        _says("The engine cannot tell which flag is meant: {arguments}."),
+        LogCause.AMBIGUOUS_FLAG,
     ),
-    Signature(
-        "config_rejected",
-        re.compile(r"Invalid JSON: (?P<why>.+?)(?: \[type=|$)"),
-        _says("The engine rejected the configuration: invalid JSON, {why}."),
-    ),
+    Signature("config_rejected", re.compile(r"Invalid JSON: (?P<why>.+?)(?: \[type=|$)"), LogCause.INVALID_JSON),
     Signature(
         "config_rejected",
         re.compile(r"\bengine\.config\.ConfigError: (?P<why>.+)"),
-        _says("The connector rejected the configuration: {why}"),
+        LogCause.CONNECTOR_REJECTED,
     ),
     Signature(
         "config_rejected",
-        re.compile(r"(?:Unsupported connector type: |Unknown offloading spec)(?P<why>.*)"),
-        lambda groups: f"The engine does not know the connector of this profile: {(groups['why'] or '').strip(' :.')}.",
+        re.compile(r"(?:Unsupported connector type: |Unknown offloading spec)[ :.]*(?P<why>.*?)[ :.]*$"),
+        LogCause.UNKNOWN_CONNECTOR,
     ),
     Signature(
         "out_of_memory",
         re.compile(r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"),
-        _says("The device ran out of memory: {size} more was asked for."),
+        LogCause.DEVICE_OUT_OF_MEMORY,
     ),
     Signature(
         "out_of_memory",
         re.compile(r"can't allocate memory: you tried to allocate (?P<size>\d+) bytes"),
-        _says("This machine ran out of memory: {size} bytes more was asked for."),
+        LogCause.MACHINE_OUT_OF_MEMORY,
     ),
     Signature(
         "out_of_memory",
         re.compile(r"^(?:\(.*?\) )?(?:\w+ [\d: -]+\[\S+\] )?(?:MemoryError|torch\.\w*\.?OutOfMemoryError)\b"),
-        _says("The engine ran out of memory."),
+        LogCause.OUT_OF_MEMORY,
     ),
-    Signature(
-        "port_in_use",
-        re.compile(r"\[Errno 98\].*[Aa]ddress already in use"),
-        _says("The engine's port is in use by another program."),
-    ),
+    Signature("port_in_use", re.compile(r"\[Errno 98\].*[Aa]ddress already in use"), LogCause.PORT_IN_USE),
     Signature(
         "shared_memory_full",
-        re.compile(r"OSError: \[Errno (?:28|14)\] (?P<why>No space left on device|Bad address)(?P<where>.*)"),
-        _says("No shared memory (/dev/shm) or disk space is left ({why}{where})."),
+        re.compile(r"OSError: \[Errno (?:28|14)\] (?P<why>(?:No space left on device|Bad address).*)"),
+        LogCause.NO_SPACE,
         fatal=False,
     ),
-    Signature(
-        "torchvision_broken",
-        re.compile(r"operator torchvision::nms does not exist"),
-        _says(
-            "The torchvision installed beside the engine does not fit its torch, so nothing can be imported; "
-            "uninstall torchvision or install the matching version."
-        ),
-    ),
-    Signature(
-        "engine_not_installed",
-        re.compile(r"No module named '?vllm\b"),
-        _says("vLLM is not installed for the interpreter that starts this engine."),
-    ),
+    Signature("torchvision_broken", re.compile(r"operator torchvision::nms does not exist"), LogCause.TORCHVISION),
+    Signature("engine_not_installed", re.compile(r"No module named '?vllm\b"), LogCause.NOT_INSTALLED),
 )
 
 #: Every line that a signature matches holds one of these. Lines are many, and this look is cheap.
@@ -189,6 +148,13 @@ _HINTS = (
 
 #: The front end's word for "some process of mine failed": true, and no explanation.
 _CONSEQUENCES = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|EngineDeadError")
+#: What breaks because another process is gone: told only where nothing else was.
+_ECHOES = re.compile(r"^(?:BrokenPipe|ConnectionReset|ConnectionRefused|EOF)Error\b")
+#: With it the front end tells how the others ended: {'EngineCore_DP0': -9}.
+_FAILED_PROCESSES = re.compile(r"Failed core proc\(s\): \{(?P<ends>[^}]*)\}")
+_KILLED_PROCESS = re.compile(r"'(?P<name>[^']+)': -(?P<signal>\d+)")
+_WRITER = re.compile(r"^\((?P<name>\S+) pid=(?P<pid>\d+)\) ")
+_WRITERS_KEPT = 64
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): ?(?P<why>.+)")
 _ARGUMENT = re.compile(r"error: argument (?P<why>.+)")
 _VALIDATION = re.compile(r"\d+ validation errors? for (?P<what>\w+)")
@@ -204,17 +170,28 @@ class FaultScanner:
         self._specific: Fault | None = None
         self._rejected: Fault | None = None
         self._exception: str | None = None
+        self._killed: str | None = None
+        self._echo: str | None = None
+        self._pids: dict[str, str] = {}
+        """Of the processes that wrote."""
         self._validation: list[str] | None = None
 
     def feed(self, line: str) -> None:
         """Take one clean line of the log."""
         if self._specific is not None:
             return
+        if (writer := _WRITER.match(line)) and (writer["name"] in self._pids or len(self._pids) < _WRITERS_KEPT):
+            self._pids[writer["name"]] = writer["pid"]
         text = _PREFIX.sub("", line, count=1)
         self._specific = match_signature(text)
         self._collect_validation(text)
-        if self._exception is None and (found := _EXCEPTION.match(text)) and not _CONSEQUENCES.search(text):
-            self._exception = f"{found['type']}: {found['why']}"[:300]
+        self._killed = self._killed or self._killed_process(text)
+        if (found := _EXCEPTION.match(text)) and not _CONSEQUENCES.search(text):
+            words = f"{found['type']}: {found['why']}"[:300]
+            if _ECHOES.match(words):
+                self._echo = self._echo or Cause.ANOTHER_ENDED % {"why": words}
+            else:
+                self._exception = self._exception or words
 
     @property
     def fault(self) -> Fault | None:
@@ -223,8 +200,17 @@ class FaultScanner:
 
     @property
     def last_words(self) -> str | None:
-        """The first exception that was printed, for an end that no signature explains."""
-        return self._exception
+        """For an end that no signature explains: the first exception, else who was killed, else what broke by that."""
+        return self._exception or self._killed or self._echo
+
+    def _killed_process(self, text: str) -> str | None:
+        """By the front end's last words, which are no reason where it ended by itself."""
+        ends = _FAILED_PROCESSES.search(text)
+        if ends is None or (one := _KILLED_PROCESS.search(ends["ends"])) is None:
+            return None
+        pid = self._pids.get(one["name"])
+        who = f"{one['name']} (pid {pid})" if pid else one["name"]
+        return Cause.PROCESS_ENDED % {"who": who, "end": Exit(signal=int(one["signal"])).describe()}
 
     def _collect_validation(self, text: str) -> None:
         """Pydantic spreads a rejected setting over several lines: what, where, why."""
@@ -237,7 +223,7 @@ class FaultScanner:
         elif self._rejected is None and (found := _VALIDATION.search(text)):
             self._validation = [found["what"]]
         elif self._rejected is None and (argument := _ARGUMENT.search(text)):
-            sentence = f"The engine rejected a flag: {argument['why'].rstrip('.')}."
+            sentence = LogCause.FLAG_REJECTED % {"why": argument["why"].rstrip(".")}
             self._rejected = Fault("config_rejected", sentence, fatal=True)
 
 
@@ -245,21 +231,50 @@ def match_signature(text: str) -> Fault | None:
     """The fault that this one line names."""
     if not any(hint in text for hint in _HINTS):
         return None
-    for signature in SIGNATURES:
-        if found := signature.pattern.search(text):
-            return Fault(signature.code, signature.sentence(found.groupdict()), signature.fatal)
-    return None
+    return next((fault for signature in SIGNATURES if (fault := signature.match(text)) is not None), None)
 
 
 def _rejection(what: str, lines: list[str]) -> str:
     why = ": ".join(line for line in lines if line)
-    return f"The engine rejected the configuration ({what}): {why.rstrip('.')}."
+    return LogCause.CONFIG_REJECTED % {"what": what, "why": why.rstrip(".")}
 
 
-#: R11's pair: the task that hands tokens to clients has died, while HTTP goes on answering.
 _HANDLER_FAILED = re.compile(r"AsyncLLM output_handler failed")
+#: Words for an engine that is ending: the process follows, and tells better why.
+_ENDING = frozenset({"EngineDeadError", "CancelledError"})
+_QUIET_LOOKS = 2
 
 
-def output_handler_died(line: str) -> bool:
-    """True for the line after which no request will ever be answered (unless a stop was asked for)."""
-    return _HANDLER_FAILED.search(line) is not None
+class HandlerScanner:
+    """Notices that the task has died which hands tokens to clients, while HTTP goes on being answered.
+
+    The engine says so in one line, and why in the traceback behind it. Every stop of an engine brings
+    that line, too; whether one was asked for, its owner knows.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_looks: int | None = None
+        """Since the line; None before it."""
+
+    def feed(self, line: str) -> Fault | None:
+        """Take one clean line of the log; the fault once it is certain."""
+        if _HANDLER_FAILED.search(line):
+            self._quiet_looks = 0
+        elif self._quiet_looks is not None and (found := _EXCEPTION.match(_PREFIX.sub("", line, count=1))):
+            self._quiet_looks = None
+            return None if found["type"] in _ENDING else _handler_dead(f"{found['type']}: {found['why']}"[:300])
+        return None
+
+    def feed_nothing(self) -> Fault | None:
+        """No line has come since the last look; without a reason for long, the line alone is enough."""
+        if self._quiet_looks is None:
+            return None
+        self._quiet_looks += 1
+        if self._quiet_looks < _QUIET_LOOKS:
+            return None
+        self._quiet_looks = None
+        return _handler_dead(LogCause.LOG_IS_SILENT.value)
+
+
+def _handler_dead(why: str) -> Fault:
+    return Fault("output_handler_dead", LogCause.HANDLER_DEAD % {"why": why}, fatal=False)

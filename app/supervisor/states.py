@@ -53,6 +53,15 @@ ALIVE = frozenset(
     }
 )
 
+#: The fault that passes by itself, once somebody else gives the port back or the engine has moved to another one.
+PORT_IN_USE = "port_in_use"
+
+#: States in which its present process answers requests, or may answer some still.
+ANSWERING = frozenset({EngineState.READY, EngineState.STALLED, EngineState.DRAINING})
+
+#: States of an engine that came up and is to go on.
+SERVING = frozenset({EngineState.READY, EngineState.STALLED})
+
 
 def can_move(old: EngineState, new: EngineState) -> bool:
     """True when the supervisor may record `old` -> `new`."""

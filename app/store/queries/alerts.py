@@ -87,7 +87,7 @@ async def newest_scrapes(session: AsyncSession, fleet_id: int) -> Sequence[tuple
     rows = await session.execute(
         select(EngineRow.name, ScrapeRow)
         .join(ScrapeRow, (ScrapeRow.engine_id == EngineRow.id) & (ScrapeRow.last_at == newest))
-        .where(EngineRow.fleet_id == fleet_id)
+        .where(EngineRow.fleet_id == fleet_id, EngineRow.retired_at.is_(None))
     )
     return [(name, row) for name, row in rows]
 

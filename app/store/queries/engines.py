@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, select, update
+from sqlalchemy import Row, Select, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.store.models import EngineRow, FleetRow, MarkRow, ProfileRow, ProfileVersionRow, TransitionRow
@@ -37,12 +37,19 @@ def _definition(row: Row[EngineRow, FleetRow, ProfileRow, ProfileVersionRow]) ->
 
 
 async def all_definitions(session: AsyncSession) -> list[EngineDefinition]:
-    """Every engine, by name."""
-    return [_definition(row) for row in await session.execute(_definitions())]
+    """Every engine in service, by name."""
+    in_service = _definitions().where(EngineRow.retired_at.is_(None))
+    return [_definition(row) for row in await session.execute(in_service)]
+
+
+async def supervised(session: AsyncSession) -> list[EngineDefinition]:
+    """Every engine in service, and those out of it that may still have a process; by name."""
+    wanted = or_(EngineRow.retired_at.is_(None), EngineRow.marker.is_not(None))
+    return [_definition(row) for row in await session.execute(_definitions().where(wanted))]
 
 
 async def definition(session: AsyncSession, engine_id: int) -> EngineDefinition:
-    """One engine; raises NoResultFound."""
+    """One engine, in service or not; raises NoResultFound."""
     return _definition((await session.execute(_definitions().where(EngineRow.id == engine_id))).one())
 
 
@@ -52,11 +59,6 @@ async def version_number(session: AsyncSession, version_id: int | None) -> int |
         select(ProfileVersionRow.number).where(ProfileVersionRow.id == version_id)
     )
     return number
-
-
-async def version_exists(session: AsyncSession, version_id: int) -> bool:
-    """True when there is such a profile version."""
-    return await session.get(ProfileVersionRow, version_id) is not None
 
 
 async def change(session: AsyncSession, engine_id: int, **values: Any) -> None:

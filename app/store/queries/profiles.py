@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.errors import NotFound
 from app.store.models import EngineRow, ProfileRow, ProfileVersionRow, ValidationRow
 
 
@@ -42,6 +43,15 @@ async def version_with_profile(session: AsyncSession, version_id: int) -> tuple[
         )
     ).one_or_none()
     return None if row is None else (row[0], row[1])
+
+
+async def known_version(session: AsyncSession, version_id: int) -> tuple[ProfileRow, ProfileVersionRow]:
+    """One version and its profile. Raises NotFound."""
+    found = await version_with_profile(session, version_id)
+    if found is None:
+        values = {"id": version_id}
+        raise NotFound("There is no profile version with id %(id)s.", path="version_id", values=values)
+    return found
 
 
 async def add_version(
