@@ -1,6 +1,5 @@
 """Carrying one exchange to an engine and back, byte for byte.
 
-aiohttp's client carries the bytes: in the same shell it took 5,000 requests/s where httpx took 650.
 There is no total timeout; a prefill may be silent for half an hour. Nothing is sent a second time.
 """
 
@@ -8,116 +7,143 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-import aiohttp
-from yarl import URL
-
-from app.proxy.asgi import Scope, Send
+from app.proxy.asgi import Scope
+from app.proxy.connections import Body, Connections, host_of
 from app.proxy.headers import RawHeaders, for_client, for_engine
 from app.proxy.incoming import Incoming
-from app.proxy.keepalive import COMMENT, interval_seconds, is_between_events
-from app.proxy.record import Record
+from app.proxy.keepalive import interval_seconds, is_between_events
+from app.proxy.upstream import EngineAnswer, NotConnected, UpstreamClosed, UpstreamError
 
-#: Below the 5 s after which vLLM's server closes an idle connection, so that no request is written
-#: into a connection that is being closed.
-KEEP_IDLE_SECONDS = 2.0
-MAX_HEAD_BYTES = 65536
-#: aiohttp adds none of its own.
-SKIPPED_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
-
-
-class NotConnected(Exception):
-    """The engine took no connection; nothing was sent, the request may go elsewhere."""
+#: vLLM serves these beside /v1; the deck in both places.
+OUTSIDE_V1 = frozenset({b"/v1/tokenize", b"/v1/detokenize"})
+#: Methods whose requests say that they have no body, when they have none.
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+CHUNKED: RawHeaders = [(b"Transfer-Encoding", b"chunked")]
 
 
-class UpstreamClosed(Exception):
-    """The engine closed the connection before its answer was complete."""
+class Sink(Protocol):
+    """Where an engine's answer goes: to one client, or to all that share it."""
 
+    async def begin(self, status: int, headers: RawHeaders) -> None:
+        """Take the status and the headers."""
+        ...
 
-class UpstreamError(Exception):
-    """The engine's answer breaks HTTP's rules."""
+    async def piece(self, piece: bytes, more: bool) -> None:
+        """Take some of the body."""
+        ...
+
+    async def comment(self) -> None:
+        """Take a sign of life that stands between two events."""
+        ...
 
 
 class Forwarder:
-    """The connections to the engines. Use as an asynchronous context manager."""
+    """The way to the engines. Use as an asynchronous context manager."""
 
     def __init__(self, connect_timeout_seconds: float, keepalive_seconds: float) -> None:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._keepalive_seconds = keepalive_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_seconds),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=SKIPPED_HEADERS,
-            max_line_size=MAX_HEAD_BYTES,
-            max_field_size=MAX_HEAD_BYTES,
-        )
+        self._connections = Connections(self._connect_timeout_seconds)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._open.close()
 
-    async def relay(self, scope: Scope, incoming: Incoming, send: Send, base_url: str, record: Record) -> None:
-        """Send the request to `base_url` and its answer to the client."""
-        response = await self._request(scope, incoming, base_url)
+    async def relay(self, scope: Scope, incoming: Incoming, sink: Sink, base_url: str) -> None:
+        """Send the request to `base_url` and its answer to `sink`.
+
+        Raises NotConnected before anything was sent; UpstreamClosed or UpstreamError.
+        """
+        connection = await self._open.take(base_url)
         try:
-            await _answer(response, scope["headers"], send, record, self._keepalive_seconds)
-        except aiohttp.ClientError as error:
-            raise UpstreamClosed(str(error)) from error
+            body, method = incoming.body(), scope["method"]
+            headers = for_engine(scope["headers"])
+            framing = framing_of(headers, method, body)
+            head = head_of(method, target_of(scope["raw_path"], scope["query_string"]), base_url, headers + framing)
+            answer = connection.ask(head, body, is_chunked=framing == CHUNKED, is_to_head=method == "HEAD")
+            await _answer(answer, scope["headers"], sink, self._keepalive_seconds)
         finally:
-            response.close()  # does nothing after a complete answer; else ends the engine's work
+            self._open.give_back(base_url, connection)  # after an incomplete answer that ends the engine's work
 
-    async def _request(self, scope: Scope, incoming: Incoming, base_url: str) -> aiohttp.ClientResponse:
-        if self._session is None:
+    async def fetch(self, base_url: str, path: str, timeout_seconds: float) -> bytes:
+        """What a GET answers. Raises UpstreamError when it is not a 200, or does not come in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                status, body = await self._get(base_url, path)
+        except (NotConnected, UpstreamClosed, TimeoutError) as error:
+            raise UpstreamError(f"{path}: {str(error) or 'no answer in time'}") from error
+        if status != 200:
+            raise UpstreamError(f"{path} answered {status}")
+        return body
+
+    async def _get(self, base_url: str, path: str) -> tuple[int, bytes]:
+        connection = await self._open.take(base_url)
+        try:
+            head = head_of("GET", path.encode(), base_url, [])
+            answer = connection.ask(head, None, is_chunked=False, is_to_head=False)
+            await answer.head()
+            body = await answer.read(None) or b""
+            while not answer.is_complete:
+                body += await answer.read(None) or b""
+            return answer.status, body
+        finally:
+            self._open.give_back(base_url, connection)
+
+    @property
+    def _open(self) -> Connections:
+        if self._connections is None:
             raise RuntimeError("the forwarder is not open")
-        try:
-            return await self._session.request(
-                scope["method"],
-                target_url(base_url, scope["raw_path"], scope["query_string"]),
-                headers=for_engine(scope["headers"]),
-                data=incoming.body(),
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotConnected(str(error)) from error
-        except aiohttp.ClientResponseError as error:
-            raise UpstreamError(str(error)) from error
-        except aiohttp.ClientError as error:
-            raise UpstreamClosed(str(error)) from error
+        return self._connections
 
 
-def target_url(base_url: str, raw_path: bytes, query: bytes) -> URL:
-    """The engine's URL for a request, its path and query as the client wrote them."""
-    target = raw_path + (b"?" + query if query else b"")
-    return URL(base_url + target.decode("latin-1"), encoded=True)
+def framing_of(headers: RawHeaders, method: str, body: Body) -> RawHeaders:
+    """What tells the engine where the body ends, unless the client's own length does."""
+    if any(name.lower() == b"content-length" for name, _ in headers):
+        return []
+    if body is not None and not isinstance(body, bytes):
+        return CHUNKED
+    return [(b"Content-Length", b"%d" % len(body or b""))] if body or method in METHODS_WITH_BODY else []
 
 
-async def _answer(
-    response: aiohttp.ClientResponse, asked: RawHeaders, send: Send, record: Record, keepalive_seconds: float
-) -> None:
-    record.status = response.status
-    headers = for_client(response.raw_headers, response.status)
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+def head_of(method: str, target: bytes, base_url: str, headers: RawHeaders) -> bytes:
+    """A request as far as its body. Raises ValueError for what would be more than one."""
+    lines = [b"%s %s HTTP/1.1" % (method.encode(), target), b"Host: %s" % host_of(base_url)]
+    lines += [b"%s: %s" % header for header in headers]
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") >= len(lines):
+        raise ValueError("a header of the request has a line break in it")
+    return head + b"\r\n\r\n"
+
+
+def engine_path(raw_path: bytes) -> bytes:
+    """The path at the engine: the same, but for what vLLM keeps outside of /v1."""
+    return raw_path.removeprefix(b"/v1") if raw_path in OUTSIDE_V1 else raw_path
+
+
+def target_of(raw_path: bytes, query: bytes) -> bytes:
+    """What is asked of the engine, its path and query as the client wrote them."""
+    return engine_path(raw_path) + (b"?" + query if query else b"")
+
+
+async def _answer(answer: EngineAnswer, asked: RawHeaders, sink: Sink, keepalive_seconds: float) -> None:
+    await answer.head()
+    headers = for_client(answer.headers, answer.status)
+    await sink.begin(answer.status, headers)
     silence_seconds = interval_seconds(keepalive_seconds, asked, headers)
-    content, more, tail = response.content, True, b""
+    more, end = True, b""
     while more:
-        try:
-            async with asyncio.timeout(silence_seconds):
-                piece = await content.readany()
-        except TimeoutError:
-            if is_between_events(tail):
-                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        piece = await answer.read(silence_seconds)
+        if piece is None:
+            if is_between_events(end):
+                await sink.comment()
             continue
-        more = not content.at_eof()
-        if piece:
-            tail = (tail + piece)[-4:]
-            record.passed(len(piece))
-        await send({"type": "http.response.body", "body": piece, "more_body": more})
+        more = not answer.is_complete
+        end = (end + piece[-4:])[-4:]
+        await sink.piece(piece, more)

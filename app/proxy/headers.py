@@ -38,13 +38,13 @@ def named_in_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[byt
     return frozenset(token.strip().lower() for group in tokens for token in group)
 
 
-def for_engine(headers: RawHeaders) -> list[tuple[str, str]]:
+def for_engine(headers: RawHeaders) -> RawHeaders:
     """The client's headers as the engine sees them."""
     dropped = NOT_FOR_THE_ENGINE | named_in_connection(headers)
     kept = [(name, value) for name, value in headers if name.lower() not in dropped]
     if _is_chunked(headers):  # then a length is not the length of the body (RFC 9112, 6.3)
         kept = [(name, value) for name, value in kept if name.lower() != b"content-length"]
-    return [(_text(name), _text(value)) for name, value in kept]
+    return kept
 
 
 def for_client(headers: Iterable[tuple[bytes, bytes]], status: int) -> RawHeaders:
@@ -64,12 +64,15 @@ def content_length(headers: RawHeaders) -> int | None:
     return None
 
 
+def is_event_stream(headers: RawHeaders) -> bool:
+    """True when these headers (names in lower case) announce server-sent events."""
+    return any(n == b"content-type" and v.lower().startswith(b"text/event-stream") for n, v in headers)
+
+
+def is_plain(headers: RawHeaders) -> bool:
+    """True when the body is not compressed (names in lower case)."""
+    return all(value.lower() == b"identity" for name, value in headers if name == b"content-encoding")
+
+
 def _is_chunked(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name.lower() == b"transfer-encoding" for name, _ in headers)
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")

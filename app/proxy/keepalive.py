@@ -7,7 +7,7 @@ put inside an event, a compressed stream, or anything but an event stream.
 
 from __future__ import annotations
 
-from app.proxy.headers import RawHeaders
+from app.proxy.headers import RawHeaders, is_event_stream, is_plain
 
 COMMENT = b": keep-alive\n\n"
 #: A client that wants the engine's bytes and nothing else says `off`.
@@ -17,13 +17,14 @@ ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 def interval_seconds(configured: float, asked: RawHeaders, answered: RawHeaders) -> float | None:
     """Silence after which this exchange gets a comment; None = never."""
-    headers = {name.lower(): value.strip().lower() for name, value in asked}
-    if not configured or headers.get(OPT_OUT_HEADER) == b"off":
+    if not configured or not is_event_stream(answered) or not is_plain(answered) or has_opted_out(asked):
         return None
-    answer = dict(answered)
-    is_stream = answer.get(b"content-type", b"").lower().startswith(b"text/event-stream")
-    is_plain = answer.get(b"content-encoding", b"identity").lower() == b"identity"
-    return configured if is_stream and is_plain and b"content-length" not in answer else None
+    return configured if all(name != b"content-length" for name, _ in answered) else None
+
+
+def has_opted_out(asked: RawHeaders) -> bool:
+    """True for a client that wants the engine's bytes and nothing else."""
+    return any(name.lower() == OPT_OUT_HEADER and value.strip().lower() == b"off" for name, value in asked)
 
 
 def is_between_events(tail: bytes) -> bool:

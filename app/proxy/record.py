@@ -9,7 +9,26 @@ from typing import Any
 
 import structlog
 
+from app.proxy.usage import Usage
+from app.supervisor.status import EngineStatus
+
 log = structlog.get_logger(__name__)
+
+NO_USAGE = Usage()
+#: What of a record is in its line of the log.
+LINE = (
+    "method",
+    "path",
+    "status",
+    "fleet",
+    "engine",
+    "session",
+    "is_identical",
+    "is_joined",
+    "queue_seconds",
+    "first_byte_seconds",
+    "total_seconds",
+)
 
 
 class Outcome(StrEnum):
@@ -29,18 +48,32 @@ class Record:
 
     method: str
     path: str
+    at: float = field(default_factory=time.time)
     outcome: Outcome = Outcome.INTERRUPTED
     status: int | None = None
+    fleet: str | None = None
     engine: str | None = None
+    profile: str | None = None
+    version: int | None = None
+    model: str | None = None
+    session: str | None = None
+    streams: bool = False
+    is_identical: bool = False
+    """The same prompt was in flight already."""
+    is_joined: bool = False
+    """It was given that one's answer; the engine never saw it."""
     queue_seconds: float | None = None
     first_byte_seconds: float | None = None
     total_seconds: float | None = None
     sent_bytes: int = 0
+    """Of the engine's body, or of the error that the door told instead."""
+    usage: Usage = NO_USAGE
     _started: float = field(default_factory=time.monotonic)
 
-    def queued(self, engine: str) -> None:
+    def queued(self, engine: EngineStatus) -> None:
         """An engine was found."""
-        self.engine = engine
+        self.fleet, self.engine = engine.fleet, engine.name
+        self.profile, self.version = engine.wanted_profile, engine.running_version
         self.queue_seconds = self._elapsed()
 
     def passed(self, count: int) -> None:
@@ -56,11 +89,11 @@ class Record:
 
     def fields(self) -> dict[str, Any]:
         """The line's content; what did not happen is left out."""
-        names = ("method", "path", "status", "engine", "queue_seconds", "first_byte_seconds", "total_seconds")
-        values = {name: getattr(self, name) for name in names}
+        values: dict[str, Any] = {name: getattr(self, name) for name in LINE}
         rounded = {name: round(v, 4) if isinstance(v, float) else v for name, v in values.items()}
-        kept = {name: value for name, value in rounded.items() if value is not None}
-        return {**kept, "sent_bytes": self.sent_bytes, "outcome": self.outcome.value}
+        kept = {name: value for name, value in rounded.items() if value is not None and value is not False}
+        counts = {name: value for name, value in vars(self.usage).items() if value is not None}
+        return {**kept, **counts, "sent_bytes": self.sent_bytes, "outcome": self.outcome.value}
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
