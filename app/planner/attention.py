@@ -10,6 +10,19 @@ from app.planner.fields import Fields, Finding
 
 #: Families older than grouped queries: without the field, each attention head has its own KV.
 UNGROUPED: Final = ("llama", "gpt2", "gptj", "gpt_neox", "opt", "phi", "mpt", "bloom", "stablelm", "codegen", "olmo")
+#: What a config may call the number of attention heads, of KV heads, the size of a head and the model's width.
+HEAD_FIELDS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+KV_HEAD_FIELDS: Final = (
+    "num_key_value_heads",
+    "num_kv_heads",
+    "n_head_kv",
+    "multi_query_group_num",
+    "num_attention_groups",
+)
+SIZE_FIELDS: Final = ("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head")
+WIDTH_FIELDS: Final = ("hidden_size", "n_embd", "d_model")
+#: Families of latent attention; their small models switch it off with dimensions of 0.
+LATENT: Final = ("deepseek_v2", "deepseek_v3")
 #: Layouts that differ from layer to layer in ways that are not known here.
 UNKNOWN_LAYOUTS: Final = (
     "global_head_dim",
@@ -46,19 +59,20 @@ class Attention:
     def check_workers(self, workers: int) -> None:
         """Raise InvalidInput when the heads cannot be shared evenly."""
         if self.query_heads % workers or (not self.is_latent and self.heads % workers and workers % self.heads):
-            raise InvalidInput(
-                f"world_size is {workers}: {self.query_heads} attention heads with {self.heads} KV heads "
-                "cannot be shared evenly among so many workers.",
-                path="world_size",
+            sentence = (
+                "world_size is %(workers)s: %(heads)s attention heads with %(kv_heads)s KV heads cannot be shared "
+                "evenly among so many workers."
             )
+            values = {"workers": workers, "heads": self.query_heads, "kv_heads": self.heads}
+            raise InvalidInput(sentence, path="world_size", values=values)
 
 
 def read_attention(fields: Fields) -> tuple[Attention, list[Finding]]:
     """The attention layers of a config; what is missing is named."""
     for name in UNKNOWN_LAYOUTS:
         if fields.has(name):
-            raise fields.fault(name, "gives layers a KV layout that the planner does not know")
-    if fields.has("kv_lora_rank"):
+            raise fields.fault(name, "%(path)s gives layers a KV layout that the planner does not know.")
+    if fields.has("kv_lora_rank") or _means_latent(fields):
         return _latent(fields)
     heads, of_heads = _kv_heads(fields)
     size, of_size = head_size(fields)
@@ -68,39 +82,47 @@ def read_attention(fields: Fields) -> tuple[Attention, list[Finding]]:
 
 def query_heads(fields: Fields) -> int:
     """Attention heads."""
-    return fields.need("num_attention_heads", "n_head", "num_heads", "n_heads")
+    return fields.need(*HEAD_FIELDS)
 
 
 def head_size(fields: Fields) -> tuple[int, list[Finding]]:
     """As declared, else hidden size over heads where that is whole: never rounded, never a default."""
-    declared = fields.number("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head", most=65_536)
+    declared = fields.number(*SIZE_FIELDS, most=65_536)
     if declared is not None:
         return declared, []
-    heads, hidden = query_heads(fields), fields.number("hidden_size", "n_embd", "d_model")
+    heads, hidden = query_heads(fields), fields.number(*WIDTH_FIELDS)
     if hidden is None or hidden % heads:
-        because = "hidden_size is missing too" if hidden is None else f"{hidden} / {heads} is not a whole number"
-        path = fields.path("head_dim")
-        raise InvalidInput(
-            f"Cannot determine head size: {path} is not declared, and {because}.", path=path, code="invalid_config"
+        sentence = (
+            "Cannot determine head size: %(path)s is not declared, and %(hidden)s / %(heads)s is no whole number."
         )
+        if hidden is None:
+            sentence = "Cannot determine head size: %(path)s is not declared, and hidden_size is missing too."
+        raise fields.fault("head_dim", sentence, hidden=hidden, heads=heads)
     message = f"{fields.path('head_dim')} is not declared; derived: {hidden} / {heads} = {hidden // heads}."
     found = fields.note("head_dim_derived", "head_dim", message, hidden=hidden, heads=heads, size=hidden // heads)
     return hidden // heads, [found]
 
 
 def _kv_heads(fields: Fields) -> tuple[int, list[Finding]]:
-    names = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups")
     heads = query_heads(fields)
-    declared = fields.number(*names)
+    declared = fields.number(*KV_HEAD_FIELDS)
     if declared is not None:
         if declared > heads or heads % declared:
-            raise fields.fault(fields.first(*names), f"is {declared}, which does not divide {heads} attention heads")
+            sentence = "%(path)s is %(declared)s, which does not divide %(heads)s attention heads."
+            raise fields.fault(fields.first(*KV_HEAD_FIELDS), sentence, declared=declared, heads=heads)
         return declared, []
-    is_null = any(name in fields and fields.raw(name) is None for name in names)
+    is_null = any(name in fields and fields.raw(name) is None for name in KV_HEAD_FIELDS)
     if not is_null and not fields.is_family(*UNGROUPED):
-        raise fields.fault(names[0], "is missing: write it, or null when every attention head has its own KV")
-    message = f"{fields.path(names[0])} is not declared; each of the {heads} attention heads has its own KV."
-    return heads, [fields.note("kv_heads_assumed", names[0], message, heads=heads)]
+        sentence = "%(path)s is missing: write it, or null when every attention head has its own KV."
+        raise fields.fault(KV_HEAD_FIELDS[0], sentence)
+    message = f"{fields.path(KV_HEAD_FIELDS[0])} is not declared; each of the {heads} attention heads has its own KV."
+    return heads, [fields.note("kv_heads_assumed", KV_HEAD_FIELDS[0], message, heads=heads)]
+
+
+def _means_latent(fields: Fields) -> bool:
+    """True where only `kv_lora_rank` is missing; hidden size over heads would be no head of such a model."""
+    told = [fields.raw(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
+    return any(told) or (fields.is_family(*LATENT) and 0 not in told)
 
 
 def _latent(fields: Fields) -> tuple[Attention, list[Finding]]:

@@ -12,8 +12,6 @@ from app.planner.geometry import Geometry
 Platform = Literal["cuda", "cpu"]
 #: Tokens that a block is a multiple of; also the block of a model without states.
 BLOCK_UNITS: Final[dict[str, int]] = {"cuda": 16, "cpu": 128}
-#: What every block is made of.
-KERNEL_TOKENS: Final = 16
 #: In `align` mode a running sequence holds the state it continues from and the one it writes.
 STATES_OF_A_SEQUENCE: Final = 2
 #: Below this ratio of layer counts the engine pads the smaller group up instead of splitting the larger.
@@ -37,10 +35,9 @@ def block_tokens(geometry: Geometry, platform: Platform, sizes: Sizes, asked: in
     """
     unit = asked or BLOCK_UNITS[platform]
     if unit % BLOCK_UNITS[platform]:
-        raise InvalidInput(
-            f"block_tokens is {unit}; on {platform} a multiple of {BLOCK_UNITS[platform]} is meant.",
-            path="block_tokens",
-        )
+        sentence = "block_tokens is %(asked)s; on %(platform)s a multiple of %(unit)s is meant."
+        values = {"asked": unit, "platform": platform, "unit": BLOCK_UNITS[platform]}
+        raise InvalidInput(sentence, path="block_tokens", values=values)
     token_bytes = geometry.attention.bytes_per_token(sizes.kv_bytes, sizes.workers)
     state_bytes = geometry.state_bytes_per_layer(sizes.state_element_bytes, sizes.workers)
     return unit * max(1, _ceil(state_bytes, unit * token_bytes))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from app.derive.profile_text import parse_object
+from app.derive.strict_json import without_mark
 from app.errors import InvalidInput
 
 Severity = Literal["warning", "note"]
@@ -31,15 +32,17 @@ class Finding:
 
 def read_config(text: str) -> dict[str, Any]:
     """The JSON object in `text`, or InvalidInput with line and column."""
+    text = without_mark(text)
     if not text.strip():
         raise InvalidInput("Paste the model's config.json.", path="config", code="invalid_config")
     parsed = parse_object(text, "config")
     if parsed.is_valid:
         return parsed.value
-    message = parsed.findings[0].message
-    if "integer string conversion" in message:
-        message = "This holds a number of more than 4300 digits; no field of a model is that long."
-    raise InvalidInput(message, path="config", code="invalid_config")
+    found = parsed.findings[0]
+    raise InvalidInput(found.sentence, path="config", code="invalid_config", values=found.values)
+
+
+MISSING: Final = "%(path)s is missing: the KV layout cannot be told without it."
 
 
 class Fields:
@@ -48,6 +51,8 @@ class Fields:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._outer = config
         self._values, self._prefix = _section(config)
+        others = [name for name in TEXT_SECTIONS if config.get(name) not in (None, self._values)]
+        self._other_section = others[0] if self._prefix and others else None
 
     @property
     def names(self) -> frozenset[str]:
@@ -92,24 +97,38 @@ class Fields:
         value = self._values.get(name)
         return None if value is None else self._whole(name, value, least, most)
 
-    def need(self, *names: str, least: int = 1, most: int = LARGEST, why: str = "") -> int:
-        """As `number`, but missing is an error."""
+    def need(self, *names: str, least: int = 1, most: int = LARGEST, missing: str = MISSING) -> int:
+        """As `number`, but missing is an error, told by this sentence."""
         found = self.number(*names, least=least, most=most)
         if found is None:
-            raise self.fault(names[0], f"is missing{why}: the KV layout cannot be told without it")
+            raise self.fault(names[0], missing)
         return found
 
-    def items(self, name: str, kind: type, words: str) -> list[Any]:
+    def items(self, name: str, kind: type, wanted: str) -> list[Any]:
         """A list of one kind of value."""
         value = self._values.get(name)
-        if not isinstance(value, list) or not all(type(item) is kind for item in value):
-            raise self.fault(name, f"must be a list of {words}, not {_shown(value)}")
+        if not isinstance(value, list):
+            sentence = "%(path)s must be a list of %(wanted)s, not %(value)s."
+            raise self.fault(name, sentence, wanted=wanted, value=_shown(value))
+        for place, item in enumerate(value):
+            if type(item) is not kind:
+                sentence = "%(path)s must be a list of %(wanted)s; entry %(place)s is %(value)s."
+                raise self.fault(name, sentence, wanted=wanted, place=place, value=_shown(item))
         return value
 
-    def fault(self, name: str, what: str) -> InvalidInput:
-        """The error to raise when a field makes the config useless."""
+    def contradictions(self, twins: Sequence[tuple[str, ...]]) -> list[Finding]:
+        """A warning for each group of names for one thing of which two are there with different values."""
+        found = [] if self._other_section is None else [_beside(self._prefix[:-1], self._other_section)]
+        for names in twins:
+            used = [name for name in names if self.has(name)]
+            others = [name for name in used[1:] if self._values[name] != self._values[used[0]]]
+            found += [contradiction(self, used[0], name) for name in others]
+        return found
+
+    def fault(self, name: str, sentence: str, **values: Any) -> InvalidInput:
+        """The error to raise when a field makes the config useless; `%(path)s` in the sentence is the field."""
         path = self.path(name)
-        return InvalidInput(f"{path} {what}.", path=path, code="invalid_config")
+        return InvalidInput(sentence, path=path, code="invalid_config", values={"path": path, **values})
 
     def note(self, code: str, name: str, what: str, severity: Severity = "note", **values: Any) -> Finding:
         """A finding at a field."""
@@ -120,10 +139,21 @@ class Fields:
         if isinstance(value, float) and math.isfinite(value) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.fault(name, f"must be a whole number, not {_shown(value)}")
+            raise self.fault(name, "%(path)s must be a whole number, not %(value)s.", value=_shown(value))
         if not least <= value <= most:
-            raise self.fault(name, f"is {_shown(value)}; a number from {least} to {most} is meant")
+            sentence = "%(path)s is %(value)s; a number from %(least)s to %(most)s is meant."
+            raise self.fault(name, sentence, value=_shown(value), least=least, most=most)
         return value
+
+
+def contradiction(fields: Fields, winner: str, loser: str) -> Finding:
+    """The warning on two fields that say different things, of which the first is read."""
+    return _beside(fields.path(winner), fields.path(loser))
+
+
+def _beside(winner: str, loser: str) -> Finding:
+    message = f"{winner} and {loser} contradict each other; {winner} is used."
+    return Finding("warning", "fields_contradict", loser, message, {"path": loser, "winner": winner, "loser": loser})
 
 
 def _section(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -132,9 +162,9 @@ def _section(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         if inner is None:
             continue
         if not isinstance(inner, Mapping):
-            raise InvalidInput(
-                f"{name} must be an object in braces, not {_shown(inner)}.", path=name, code="invalid_config"
-            )
+            sentence = "%(part)s must be an object in braces, not %(value)s."
+            values = {"part": name, "value": _shown(inner)}
+            raise InvalidInput(sentence, path=name, code="invalid_config", values=values)
         return inner, f"{name}."
     return config, ""
 

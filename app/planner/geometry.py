@@ -6,16 +6,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from app.planner.attention import Attention, read_attention
+from app.errors import InvalidInput
+from app.planner.attention import (
+    HEAD_FIELDS,
+    KV_HEAD_FIELDS,
+    SIZE_FIELDS,
+    WIDTH_FIELDS,
+    Attention,
+    read_attention,
+)
 from app.planner.fields import Fields, Finding
-from app.planner.layers import LayerKind, read_layers
-from app.planner.recurrence import CONVOLUTION_BYTES, Recurrence, StateDtype, read_recurrence
+from app.planner.layers import COUNT_FIELDS, PATTERN_FIELDS, LayerKind, has_chunks, has_rope_pattern, read_layers
+from app.planner.recurrence import CONVOLUTION_BYTES, Recurrence, StateDtype, class_default, read_recurrence
 
 PartKind = Literal["full", "latent", "window", "recurrent", "nothing"]
 Per = Literal["token", "sequence", "none"]
 #: What a config may call the longest sequence.
 LENGTH_FIELDS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
+DTYPE_FIELDS: Final = ("torch_dtype", "dtype")
 DRAFT_FIELDS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "num_nextn_layers")
+
+
+#: Names for one thing: where two are there with different values, the first is read, and that is said.
+TWINS: Final = (
+    COUNT_FIELDS,
+    HEAD_FIELDS,
+    KV_HEAD_FIELDS,
+    SIZE_FIELDS,
+    WIDTH_FIELDS,
+    LENGTH_FIELDS,
+    ("layer_types", "layers_block_type"),
+    ("full_attn_idxs", "attn_layer_indices"),
+    ("sliding_window", "sliding_window_size"),
+    ("sliding_window_pattern", "_sliding_window_pattern"),
+    ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"),
+    DTYPE_FIELDS,
+)
+#: Types of a model for which the engine's `auto` keeps KV in 2 bytes; of float32 it makes half.
+MODEL_DTYPES: Final = ("auto", "bfloat16", "float16", "half", "float32", "float")
+#: Llama 4's configuration class has it; null there means no chunks.
+USUAL_CHUNK_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True)
@@ -144,18 +174,28 @@ def read_geometry(config: Mapping[str, Any], with_draft_layers: bool = False) ->
     recurrence, of_recurrence = _recurrence(fields, kinds)
     growing = _count(kinds, "full", "both")
     if not growing + _count(kinds, "window"):
-        raise fields.fault("layer_types", "has no attention layer; models of recurrent layers alone are not planned")
+        sentence = "%(path)s has no attention layer; models of recurrent layers alone are not planned."
+        raise fields.fault(fields.first(*PATTERN_FIELDS), sentence)
+    _check_dtype(fields)
+    window_tokens, of_window = _window(fields) if "window" in kinds else (0, [])
     return Geometry(
         attention=attention,
         growing_layers=growing + (_draft_layers(fields) if with_draft_layers else 0),
         window_layers=_count(kinds, "window"),
-        window_tokens=_window(fields) if "window" in kinds else 0,
-        has_chunks="chunked_attention" in str(fields.raw("layer_types")),
+        window_tokens=window_tokens,
+        has_chunks="window" in kinds and has_chunks(fields),
         recurrent_layers=_count(kinds, "recurrent", "both"),
         idle_layers=_count(kinds, "nothing"),
         recurrence=recurrence,
         longest_tokens=fields.number(*LENGTH_FIELDS),
-        findings=(*findings, *of_attention, *of_recurrence, *_quantised_cache(fields)),
+        findings=(
+            *findings,
+            *fields.contradictions(TWINS),
+            *of_attention,
+            *of_window,
+            *of_recurrence,
+            *_quantised_cache(fields),
+        ),
     )
 
 
@@ -167,12 +207,31 @@ def _recurrence(fields: Fields, kinds: list[LayerKind]) -> tuple[Recurrence | No
     return read_recurrence(fields) if {"recurrent", "both"} & set(kinds) else (None, [])
 
 
-def _window(fields: Fields) -> int:
-    return fields.need("sliding_window", "attention_chunk_size", "sliding_window_size", why=", but layers slide")
+def _window(fields: Fields) -> tuple[int, list[Finding]]:
+    if has_rope_pattern(fields):
+        return class_default(fields, "attention_chunk_size", USUAL_CHUNK_TOKENS)
+    sentence = "%(path)s is missing, but layers slide: the KV layout cannot be told without it."
+    return fields.need("sliding_window", "attention_chunk_size", "sliding_window_size", missing=sentence), []
+
+
+def _check_dtype(fields: Fields) -> None:
+    """Raise InvalidInput for a type of the model, here or in the wrapper, whose KV is not known to take 2 bytes."""
+    name = next((name for name in DTYPE_FIELDS if fields.outer(name) is not None), DTYPE_FIELDS[0])
+    told = fields.outer(name)
+    if told is None or (isinstance(told, str) and told.removeprefix("torch.") in MODEL_DTYPES):
+        return
+    path = fields.path(name) if fields.has(name) else name
+    sentence = '%(path)s must be float32, bfloat16 or float16, not "%(value)s".'
+    values = {"path": path, "value": str(told)[:40]}
+    raise InvalidInput(sentence, path=path, code="invalid_config", values=values)
 
 
 def _draft_layers(fields: Fields) -> int:
-    return fields.need(*DRAFT_FIELDS, most=64, why=", but the layers that predict further tokens are to be counted")
+    sentence = (
+        "%(path)s is missing, but the layers that predict further tokens are to be counted: "
+        "the KV layout cannot be told without it."
+    )
+    return fields.need(*DRAFT_FIELDS, most=64, missing=sentence)
 
 
 def _quantised_cache(fields: Fields) -> list[Finding]:

@@ -78,9 +78,13 @@ def plan_arena(sizes: SlotSizes, split: Split, lengths: Sequence[int]) -> ArenaP
     pages = split.host_bytes // sizes.workers // size
     least = pages_of(int(sizes.token_bytes), size) + pages_of(int(sizes.state_bytes), size)
     if pages < least:
-        told = f"it holds no session: write at least {least * size * sizes.workers} bytes"
-        raise InvalidInput(f"host_bytes is {split.host_bytes}: {told}.", path="host_bytes")
+        raise _too_small(split, least * size * sizes.workers)
     return ArenaPlan(size, pages, tuple(_arena_row(sizes, split, length, size, pages) for length in lengths))
+
+
+def _too_small(split: Split, least_bytes: int) -> InvalidInput:
+    sentence = "host_bytes is %(asked)s: it holds no session: write at least %(least)s bytes."
+    return InvalidInput(sentence, path="host_bytes", values={"asked": split.host_bytes, "least": least_bytes})
 
 
 def _arena_row(sizes: SlotSizes, split: Split, length: int, size: int, pages: int) -> ArenaRow:
@@ -113,7 +117,7 @@ def _row(sizes: SlotSizes, split: Split, reference: int) -> SlotRow:
             split.retention_interval,
         )
     except SizingError as error:
-        raise InvalidInput(f"host_bytes is {split.host_bytes}: {error}.", path="host_bytes") from error
+        raise _too_small(split, error.least_bytes) from error
     sessions = _sessions(sizes, split, plan.token_slots, plan.state_slots, split.session_tokens or reference)
     return SlotRow(
         reference_tokens=reference,

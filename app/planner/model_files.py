@@ -11,6 +11,7 @@ from app.planner.fields import read_config
 
 #: A config.json is a few kilobytes; what is larger is something else.
 LARGEST_CONFIG_BYTES: Final = 2 << 20
+NOT_VALID: Final = "its name or its text is not valid"
 WEIGHT_SUFFIXES: Final = (".safetensors", ".bin", ".pt")
 
 
@@ -33,17 +34,20 @@ def read_model(model: str) -> ModelFiles:
         config = read_config(text)
         return ModelFiles(file, config, _weights(file.parent))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "its name or its text is not valid"
-        raise InvalidInput(f"{model} cannot be read: {why}.", path="model") from error
+        why = error.strerror if isinstance(error, OSError) else NOT_VALID
+        values = {"model": model, "why": why}
+        raise InvalidInput("%(model)s cannot be read: %(why)s.", path="model", values=values) from error
 
 
 def _text(file: Path, model: str) -> str:
     if not file.exists():
-        raise InvalidInput(f"There is no {file if file.name == 'config.json' else model} here.", path="model")
+        place = file if file.name == "config.json" else model
+        raise InvalidInput("There is no %(place)s here.", path="model", values={"place": str(place)})
     if file.suffix != ".json" or not file.is_file():
-        raise InvalidInput(f"{model} is no config.json and no directory that holds one.", path="model")
+        sentence = "%(model)s is no config.json and no directory that holds one."
+        raise InvalidInput(sentence, path="model", values={"model": model})
     if file.stat().st_size > LARGEST_CONFIG_BYTES:
-        raise InvalidInput(f"{file} is too large to be a config.json.", path="model")
+        raise InvalidInput("%(file)s is too large to be a config.json.", path="model", values={"file": str(file)})
     return file.read_text(encoding="utf-8-sig")
 
 

@@ -114,7 +114,7 @@ def make_plan(config: Mapping[str, Any], wish: Wish, running: SlotSizes | None =
         *block_findings(model.block_tokens, wish.engine.block_tokens, wish.engine.platform, is_hybrid),
     ]
     host, of_host = _host(model, wish.host, running) if wish.host else (None, [])
-    of_host += _reference_findings(geometry, wish.host)
+    of_host += [*_reference_findings(geometry, wish.host), *_interval_findings(model, wish.host)]
     vram = _vram(model, wish, wish.vram) if wish.vram else None
     return Plan(wish, model, host, vram, (*findings, *of_host, *_vram_findings(wish.vram)))
 
@@ -142,7 +142,7 @@ def _model(geometry: Geometry, wish: Wish, longest: int) -> ModelPlan:
 
 
 def state_dtype(geometry: Geometry, wish: Wish) -> str:
-    """As asked; else float32 on the CPU, whose fast kernels keep nothing else; else the model's own."""
+    """As asked; else float32 on the CPU, where fast kernels keep nothing else; else the model's own."""
     if wish.engine.state_dtype != "auto":
         return wish.engine.state_dtype
     return "float32" if wish.engine.platform == "cpu" else geometry.state_dtype or "float32"
@@ -155,7 +155,9 @@ def _geometry_findings(geometry: Geometry, wish: Wish) -> list[Finding]:
     found = [finding for finding in geometry.findings if finding.code != "state_dtype_assumed"]
     has_state = geometry.recurrence is not None and bool(geometry.recurrence.per_head)
     if wish.engine.state_dtype == "auto" and has_state:
-        message = "On the CPU the engine keeps recurrent states in float32, whatever the model declares."
+        message = (
+            "On a CPU with AVX-512 bf16 the engine keeps recurrent states in float32, whatever the model declares."
+        )
         found.append(Finding("note", "cpu_state_dtype", "state_dtype", message))
     return found
 
@@ -184,14 +186,19 @@ def _host(model: ModelPlan, host: HostWish, running: SlotSizes | None) -> tuple[
 
 
 def _windows(host: HostWish) -> Finding:
-    if host.blocks_per_chunk > 1 or host.chunk_tokens is not None:
+    check_chunk(host.blocks_per_chunk, host.chunk_tokens)
+    message = "A token slot holds the blocks of the sliding layers too, although a session needs the last ones only."
+    return Finding("note", "windows_in_slots", "host_bytes", message)
+
+
+def check_chunk(blocks: int, tokens: int | None) -> None:
+    """Raise InvalidInput for chunks, of `blocks` or of `tokens`, that no model with sliding windows is served in."""
+    if blocks > 1 or tokens is not None:
         raise InvalidInput(
             "blocks_per_chunk cannot be set for a model with sliding windows: the connector serves them in single "
             "blocks alone.",
             path="blocks_per_chunk",
         )
-    message = "A token slot holds the blocks of the sliding layers too, although a session needs the last ones only."
-    return Finding("note", "windows_in_slots", "host_bytes", message)
 
 
 def _slots(model: ModelPlan, host: HostWish) -> SlotSizes:
@@ -209,9 +216,8 @@ def _chunk_tokens(block: int, host: HostWish) -> int:
     if host.chunk_tokens is None:
         return block * host.blocks_per_chunk
     if host.chunk_tokens % block:
-        raise InvalidInput(
-            f"chunk_tokens is {host.chunk_tokens}: write a multiple of the block, {block} tokens.", path="chunk_tokens"
-        )
+        sentence = "chunk_tokens is %(asked)s: write a multiple of the block, %(block)s tokens."
+        raise InvalidInput(sentence, path="chunk_tokens", values={"asked": host.chunk_tokens, "block": block})
     return host.chunk_tokens
 
 
@@ -256,6 +262,19 @@ def _reference_findings(geometry: Geometry, host: HostWish | None) -> list[Findi
         "set --prefix-cache-retention-interval 0 to keep the newest only."
     )
     return [Finding("warning", "state_at_every_block", "retention_interval", message)]
+
+
+def _interval_findings(model: ModelPlan, host: HostWish | None) -> list[Finding]:
+    """The engine's scheduler keeps states at ends of blocks alone, and ends a start that asks for others."""
+    interval = host.retention_interval if host is not None else None
+    if not interval or not model.geometry.recurrent_layers or not interval % model.block_tokens:
+        return []
+    values = {"asked": interval, "block": model.block_tokens}
+    message = (
+        f"retention_interval is {interval}, not a multiple of the block of {model.block_tokens} tokens; "
+        "the engine does not start with it."
+    )
+    return [Finding("warning", "interval_off_the_block", "retention_interval", message, values)]
 
 
 def _vram(model: ModelPlan, wish: Wish, vram: VramWish) -> VramPlan:

@@ -19,13 +19,15 @@ FLAGS: Final = {
     "max_num_batched_tokens": "max-num-batched-tokens",
     "kv_cache_memory_bytes": "kv-cache-memory-bytes",
 }
+#: Values by which a flag leaves the choice to the engine.
+LEFT_OUT: Final = (None, "auto", -1)
 RETENTION_FLAG: Final = "prefix-cache-retention-interval"
 UTILIZATION_FLAG: Final = "gpu-memory-utilization"
 
 
 def asked_by_profile(kv_transfer_config: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The planner's fields as a profile sets them; what it leaves out is left out."""
-    asked = {name: flags[flag] for name, flag in FLAGS.items() if flags.get(flag) is not None}
+    asked = {name: flags[flag] for name, flag in FLAGS.items() if flags.get(flag) not in LEFT_OUT}
     if "kv_cache_memory_bytes" not in asked and flags.get(UTILIZATION_FLAG) is not None:
         asked["utilization"] = flags[UTILIZATION_FLAG]
     extra = kv_transfer_config.get("kv_connector_extra_config")

@@ -50,10 +50,11 @@ class Recurrence:
         """Raise InvalidInput when the heads cannot be shared evenly."""
         for name, count in self.divisors:
             if count % workers:
-                raise InvalidInput(
-                    f"world_size is {workers}: {name} = {count} cannot be shared evenly among so many workers.",
-                    path="world_size",
+                sentence = (
+                    "world_size is %(workers)s: %(name)s = %(count)s cannot be shared evenly among so many workers."
                 )
+                values = {"workers": workers, "name": name, "count": count}
+                raise InvalidInput(sentence, path="world_size", values=values)
 
 
 Read = tuple[Recurrence, list[Finding]]
@@ -73,7 +74,8 @@ def read_recurrence(fields: Fields) -> Read:
         return _mamba1(fields)
     if fields.has("attn_type_list") or fields.is_family("minimax"):
         return _lightning(fields)
-    raise fields.fault("linear_num_value_heads", "is missing: nothing says how large the recurrent layers' state is")
+    sentence = "%(path)s is missing: nothing says how large the recurrent layers' state is."
+    raise fields.fault("linear_num_value_heads", sentence)
 
 
 def _gated_delta_net(fields: Fields) -> Read:
@@ -102,8 +104,8 @@ def _mamba2_nemotron(fields: Fields) -> Read:
 def _mamba2(fields: Fields) -> Read:
     """Granite, Bamba, Falcon-H1. Their configuration classes have one group and four taps unless told."""
     dtype, findings = _dtype(fields, "bfloat16")
-    kernel, of_kernel = _default(fields, "mamba_d_conv", 4)
-    groups, of_groups = _default(fields, "mamba_n_groups", 1)
+    kernel, of_kernel = class_default(fields, "mamba_d_conv", 4)
+    groups, of_groups = class_default(fields, "mamba_n_groups", 1)
     heads, state = fields.need("mamba_n_heads"), fields.need("mamba_d_state")
     layer = _second(heads, _mamba2_head(fields, heads), state, groups, kernel - 1, dtype, "mamba_n_heads")
     return layer, [*findings, *of_kernel, *of_groups]
@@ -115,9 +117,8 @@ def _mamba2_head(fields: Fields, heads: int) -> int:
         return fields.need("mamba_d_head")
     width = fields.number("mamba_d_ssm") or fields.need("mamba_expand") * fields.need("hidden_size")
     if width % heads:
-        raise fields.fault(
-            "mamba_d_head", f"is missing, and the inner width {width} / mamba_n_heads {heads} is no whole number"
-        )
+        sentence = "%(path)s is missing, and the inner width %(width)s / mamba_n_heads %(heads)s is no whole number."
+        raise fields.fault("mamba_d_head", sentence, width=width, heads=heads)
     return width // heads
 
 
@@ -172,7 +173,8 @@ def _lightning(fields: Fields) -> Read:
     return layer, findings
 
 
-def _default(fields: Fields, name: str, value: int) -> tuple[int, list[Finding]]:
+def class_default(fields: Fields, name: str, value: int) -> tuple[int, list[Finding]]:
+    """A field, or the value that the model's own configuration class has for it, and then said so."""
     found = fields.number(name)
     if found is not None:
         return found, []
@@ -191,5 +193,6 @@ def _dtype(fields: Fields, usual: StateDtype) -> tuple[StateDtype, list[Finding]
         )
         return usual, [fields.note("state_dtype_assumed", name, message, dtype=usual)]
     if not isinstance(declared, str) or declared not in DTYPE_BYTES:
-        raise fields.fault(name, f"must be float32, bfloat16 or float16, not {str(declared)[:40]!r}")
+        sentence = '%(path)s must be float32, bfloat16 or float16, not "%(value)s".'
+        raise fields.fault(name, sentence, value=str(declared)[:40])
     return cast(StateDtype, declared), []

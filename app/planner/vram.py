@@ -85,11 +85,11 @@ def _kv_bytes(card: Card, usable: int) -> int:
     if card.kv_cache_bytes is None:
         return usable - card.weights_bytes - card.overhead_bytes
     if card.kv_cache_bytes + card.weights_bytes > card.gpu_bytes:
-        raise InvalidInput(
-            f"kv_cache_memory_bytes is {card.kv_cache_bytes}: with {card.weights_bytes} of weights "
-            f"that is more than the card's {card.gpu_bytes}.",
-            path="kv_cache_memory_bytes",
+        sentence = (
+            "kv_cache_memory_bytes is %(asked)s: with %(weights)s of weights that is more than the card's %(card)s."
         )
+        values = {"asked": card.kv_cache_bytes, "weights": card.weights_bytes, "card": card.gpu_bytes}
+        raise InvalidInput(sentence, path="kv_cache_memory_bytes", values=values)
     return card.kv_cache_bytes
 
 

@@ -203,7 +203,11 @@ def _tokens(given: Mapping[str, Any], name: str, least: int = 1, most: int = MOS
     value = given[name]
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         value = int(value)
-    return _within(name, _whole(value), value, least, most, f"a whole number from {least} to {most}")
+    found = _whole(value)
+    if found is None or not least <= found <= most:
+        sentence = "%(name)s cannot be %(value)s: write a whole number from %(least)s to %(most)s."
+        raise _refused(name, value, sentence, least=least, most=most)
+    return found
 
 
 def _bytes(given: Mapping[str, Any], name: str, least: int = 1) -> int | None:
@@ -211,7 +215,10 @@ def _bytes(given: Mapping[str, Any], name: str, least: int = 1) -> int | None:
         return None
     value = given[name]
     size = parse_bytes(value) if isinstance(value, str) and len(value) < 40 else _whole(value)
-    return _within(name, size, value, least, MOST_BYTES, "a number of bytes, or a size such as 64GiB or 64 GB")
+    if size is None or not least <= size <= MOST_BYTES:
+        sentence = "%(name)s cannot be %(value)s: write a number of bytes, or a size such as 64GiB or 64 GB."
+        raise _refused(name, value, sentence)
+    return size
 
 
 def _ratio(given: Mapping[str, Any], name: str) -> float:
@@ -221,7 +228,8 @@ def _ratio(given: Mapping[str, Any], name: str) -> float:
     except (TypeError, ValueError, OverflowError):
         ratio = math.nan
     if not 0 < ratio <= 1:
-        raise _refused(name, value, "a share above 0 and up to 1, such as 0.92")
+        sentence = "%(name)s cannot be %(value)s: write a share above 0 and up to 1, such as 0.92."
+        raise _refused(name, value, sentence)
     return ratio
 
 
@@ -231,13 +239,15 @@ def _yes(given: Mapping[str, Any], name: str) -> bool:
         return value
     if isinstance(value, str) and value in {"true", "on", "1", "false", "off", "0"}:
         return value in {"true", "on", "1"}
-    raise _refused(name, value, "true or false")
+    sentence = "%(name)s cannot be %(value)s: write true or false."
+    raise _refused(name, value, sentence)
 
 
 def _choice(given: Mapping[str, Any], name: str, known: Mapping[str, Any], usual: str) -> str:
     value = given.get(name, usual)
     if not isinstance(value, str) or value not in known:
-        raise _refused(name, value, "one of " + ", ".join(known))
+        sentence = "%(name)s cannot be %(value)s: write one of %(choices)s."
+        raise _refused(name, value, sentence, choices=", ".join(known))
     return value
 
 
@@ -247,12 +257,6 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _within(name: str, found: int | None, value: Any, least: int, most: int, meant: str) -> int:
-    if found is None or not least <= found <= most:
-        raise _refused(name, value, meant)
-    return found
-
-
-def _refused(name: str, value: Any, meant: str) -> InvalidInput:
+def _refused(name: str, value: Any, sentence: str, **values: Any) -> InvalidInput:
     shown = repr(value) if not isinstance(value, int) or abs(value) < 10**24 else "a number of more than 24 digits"
-    return InvalidInput(f"{name} cannot be {shown[:60]}: write {meant}.", path=name)
+    return InvalidInput(sentence, path=name, values={"name": name, "value": shown[:60], **values})

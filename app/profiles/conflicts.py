@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from app.profiles import keys
-from app.profiles.context import Context, ModelFacts
+from app.profiles.context import Context, ModelFacts, Version
 from app.profiles.finding import EXTRA, Finding, drop, error, fix, note, put, warning
-from app.profiles.flags import KV_DTYPES
+from app.profiles.flags import EVERY_KV_DTYPE, KV_DTYPES, MOST_RANKS, PLUGINS_VARIABLE
 from app.profiles.memory import HostMemory, ranks_of
-from app.profiles.sizes import exact_size, read_whole, shown
+from app.profiles.nearest import nearest
+from app.profiles.nested import at_place, connectors_of
+from app.profiles.sizes import GIB, MEANT_GIB_BELOW, exact_size, read_whole, shown
 from app.profiles.transfer import extra_of, is_ours
 from engine.config import ARENA_POLICIES
 
@@ -19,6 +21,10 @@ from engine.config import ARENA_POLICIES
 BLOCK_UNITS: Final = {"cuda": 16, "cpu": 128}
 #: The smallest block of a platform where attention alone decides.
 PLAIN_UNITS: Final = {"cuda": 16, "cpu": 32}
+#: The engine that first takes prefix-cache-retention-interval.
+RETENTION_SINCE: Final[Version] = (0, 32)
+#: The name of the entry point in the group `vllm.general_plugins`.
+OUR_PLUGIN: Final = "tierdeck"
 _PLAIN_DTYPES: Final = ("auto", "bfloat16", "float16")
 
 
@@ -29,11 +35,21 @@ class Settings:
     config: Mapping[str, Any]
     flags: Mapping[str, Any]
     demand: tuple[HostMemory, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """The fleet's variables with the profile's over them."""
 
     @property
     def has_connector(self) -> bool:
         """True when the engine gets a connector, from the config or by flag."""
         return bool(self.config.get("kv_connector")) or "kv-offloading-size" in self.flags
+
+
+def needed_switches(one: Settings, context: Context) -> dict[str, bool]:
+    """What switches must say under a connector; anything else is an error of `check_conflicts`."""
+    if not one.has_connector:
+        return {}
+    is_hybrid = context.model is not None and context.model.is_hybrid
+    return {"enable-prefix-caching": True, **({"enable-chunked-prefill": True} if is_hybrid else {})}
 
 
 def check_conflicts(one: Settings, context: Context) -> list[Finding]:
@@ -42,13 +58,44 @@ def check_conflicts(one: Settings, context: Context) -> list[Finding]:
         *_two_sizes(one),
         *_prefix_caching(one, context),
         *_hybrid(one, context),
+        *_interval(one, context.model),
         *_block(one, context),
-        *_chunk(one, context),
         *_host_and_vram(one),
         *_dtype(one, context),
         *_lengths(one, context),
-        *_unused_reference(one),
+        *_devices(one, context),
+        *_small_vram(one),
+        *_batch(one),
+        *_ranks(one, context),
+        *_unread_model(context),
+        *_plugins(one),
+        *_of_each_connector(one, context),
     ]
+
+
+def _of_each_connector(one: Settings, context: Context) -> Iterable[Finding]:
+    """What a connector's own settings do not go together with, also of those inside a MultiConnector."""
+    for place, config in connectors_of(one.config):
+        alone = replace(one, config=config)
+        found = (*_windows(alone, context), *_chunk(alone, context), *_reference(alone), *_unused_reference(alone))
+        yield from (at_place(finding, place) for finding in found)
+
+
+def _plugins(one: Settings) -> Iterable[Finding]:
+    """vLLM loads only the plug-ins that VLLM_PLUGINS names, and ours puts the connector behind its spec's name."""
+    named = one.environment.get(PLUGINS_VARIABLE)
+    if named is None or OUR_PLUGIN in str(named).split(","):
+        return
+    if any(is_ours(config) for _, config in connectors_of(one.config)):
+        path = f"environment.{PLUGINS_VARIABLE}"
+        wanted = ",".join(filter(None, (*str(named).split(","), OUR_PLUGIN)))
+        yield error(
+            path,
+            "%(variable)s leaves out %(plugin)s: vLLM's own connector would serve in place of the deck's.",
+            fix("Write %(near)s", put(path, wanted), near=wanted),
+            variable=PLUGINS_VARIABLE,
+            plugin=OUR_PLUGIN,
+        )
 
 
 def _two_sizes(one: Settings) -> Iterable[Finding]:
@@ -98,6 +145,7 @@ def _hybrid(one: Settings, context: Context) -> Iterable[Finding]:
     elif mode != "align":
         sentence = "With mamba-cache-mode %(mode)s states of this hybrid model are not kept where the connector looks."
         yield warning(path, sentence, remedy, mode=shown(mode))
+    yield from _retention(one, context)
     if one.flags.get("enable-chunked-prefill") is False:
         chunked = "flags.enable-chunked-prefill"
         sentence = "The engine does not start: mamba-cache-mode align needs chunked prefill."
@@ -106,6 +154,27 @@ def _hybrid(one: Settings, context: Context) -> Iterable[Finding]:
         manager = "flags.disable-hybrid-kv-cache-manager"
         sentence = "Without the hybrid KV cache manager the layers of this model cannot keep states and tokens apart."
         yield error(manager, sentence, fix("Remove it", drop(manager)))
+
+
+def _retention(one: Settings, context: Context) -> Iterable[Finding]:
+    path = "flags.prefix-cache-retention-interval"
+    if one.flags.get("prefix-cache-retention-interval") is None and context.engine_version >= RETENTION_SINCE:
+        sentence = (
+            "Without prefix-cache-retention-interval the engine keeps a state at every block, and few tokens find room "
+            "in the host tier; 0 keeps the newest only."
+        )
+        yield warning(path, sentence, fix("Write %(near)s", put(path, 0), near="0"))
+
+
+def _interval(one: Settings, model: ModelFacts | None) -> Iterable[Finding]:
+    """The engine's scheduler keeps states at ends of blocks alone, and ends a start that asks for others."""
+    path = "flags.prefix-cache-retention-interval"
+    interval, block = read_whole(one.flags.get("prefix-cache-retention-interval")), _device_block(one, model)
+    if model is None or not model.is_hybrid or not interval or interval < 0 or not block or not interval % block:
+        return
+    near = _multiple(interval, block)
+    sentence = "%(asked)s is not a multiple of the block of %(unit)s tokens; the engine does not start with it."
+    yield error(path, sentence, fix("Write %(near)s", put(path, near), near=str(near)), asked=interval, unit=block)
 
 
 def _block(one: Settings, context: Context) -> Iterable[Finding]:
@@ -148,7 +217,7 @@ def _chunk(one: Settings, context: Context) -> Iterable[Finding]:
     path = f"{EXTRA}.block_size"
     chunk = read_whole(extra_of(one.config).get("block_size"))
     block = _device_block(one, context.model)
-    if chunk and block and chunk % block:
+    if chunk and chunk > 0 and block and chunk % block:
         near = _multiple(chunk, block)
         remedy = fix("Write %(near)s", put(path, near), near=str(near))
         sentence = (
@@ -171,7 +240,13 @@ def _host_and_vram(one: Settings) -> Iterable[Finding]:
         return
     ranks = ranks_of(one.flags)
     whole, host = vram * ranks.every, sum(each.total_bytes for each in one.demand)
-    if host < whole:
+    if host < whole and ranks.every == 1:
+        sentence = (
+            "The host tier of %(host)s is smaller than the KV cache in VRAM, %(vram)s: "
+            "it holds hardly anything that VRAM does not hold already."
+        )
+        yield warning(one.demand[0].path, sentence, host=exact_size(host), vram=exact_size(whole))
+    elif host < whole:
         sentence = (
             "The host tier of %(host)s is smaller than the KV cache in VRAM, %(vram)s over %(ranks)s ranks: "
             "it holds hardly anything that VRAM does not hold already."
@@ -184,7 +259,12 @@ def _dtype(one: Settings, context: Context) -> Iterable[Finding]:
     if not isinstance(dtype, str) or dtype in _PLAIN_DTYPES:
         return
     remedy = fix("Write %(near)s", put(path, "auto"), near="auto")
-    if context.platform == "cpu" and dtype not in KV_DTYPES:
+    if dtype not in EVERY_KV_DTYPE:
+        near = nearest(dtype[:64], EVERY_KV_DTYPE) or "auto"
+        write = fix("Write %(near)s", put(path, near), near=near)
+        sentence = "vLLM knows no KV cache of type %(dtype)s; the nearest is %(near)s."
+        yield error(path, sentence, write, dtype=shown(dtype), near=near)
+    elif context.platform == "cpu" and dtype not in KV_DTYPES:
         yield error(path, "The CPU platform has no KV cache of type %(dtype)s.", remedy, dtype=dtype)
     elif context.platform == "cuda" and dtype == "fp8_inc":
         yield error(
@@ -213,10 +293,70 @@ def _lengths(one: Settings, context: Context) -> Iterable[Finding]:
         yield warning(
             path, "The model was made for %(longest)s tokens, not %(length)s.", remedy, longest=longest, length=length
         )
+
+
+def _devices(one: Settings, context: Context) -> Iterable[Finding]:
+    """Every rank takes a device of its own."""
+    ranks = ranks_of(one.flags).every
+    if context.devices and ranks > len(context.devices):
+        sentence = "The engine needs %(ranks)s devices; the fleet gives it %(count)s: %(devices)s."
+        devices = ", ".join(context.devices)
+        yield error("flags.tensor-parallel-size", sentence, ranks=ranks, count=len(context.devices), devices=devices)
+
+
+def _small_vram(one: Settings) -> Iterable[Finding]:
+    """A number of bytes that was probably meant as GiB, as for the host tier."""
+    path, size = "flags.kv-cache-memory-bytes", read_whole(one.flags.get("kv-cache-memory-bytes"))
+    if size is not None and 0 < size < MEANT_GIB_BELOW:
+        near = f"{size} GiB"
+        remedy = fix("Write %(near)s", put(path, size * GIB), near=f"{size * GIB} ({near})")
+        yield warning(path, "The KV cache is %(size)s; was %(near)s meant?", remedy, size=exact_size(size), near=near)
+
+
+def _batch(one: Settings) -> Iterable[Finding]:
+    """The engine's scheduler gives every sequence a token of a step."""
+    path = "flags.max-num-batched-tokens"
+    tokens, sequences = read_whole(one.flags.get("max-num-batched-tokens")), read_whole(one.flags.get("max-num-seqs"))
+    if tokens is not None and sequences is not None and 0 < tokens < sequences:
+        remedy = fix("Write %(near)s", put(path, sequences), near=str(sequences))
+        sentence = "The engine does not start with fewer tokens a step (%(tokens)s) than max-num-seqs, %(sequences)s."
+        yield error(path, sentence, remedy, tokens=tokens, sequences=sequences)
+
+
+def _ranks(one: Settings, context: Context) -> Iterable[Finding]:
+    """Heads are shared evenly, by the planner's own rule."""
+    path, ranks = "flags.tensor-parallel-size", ranks_of(one.flags).tensor
+    if context.model is None or ranks > MOST_RANKS or context.model.takes_ranks(ranks):
+        return
+    near = next(count for count in range(ranks - 1, 0, -1) if count == 1 or context.model.takes_ranks(count))
+    sentence = "The heads of this model cannot be shared evenly among %(ranks)s ranks; the engine does not start."
+    yield error(path, sentence, fix("Write %(near)s", put(path, near), near=str(near)), ranks=ranks)
+
+
+def _windows(one: Settings, context: Context) -> Iterable[Finding]:
+    """What the planner refuses of chunks, at the field that says it."""
+    if one.config.get("kv_connector") != keys.OFFLOADING or context.model is None:
+        return
+    extra = extra_of(one.config)
+    key = "block_size" if extra.get("block_size") is not None else "blocks_per_chunk"
+    blocks = read_whole(extra.get("blocks_per_chunk")) or 1
+    if refusal := context.model.refused_chunk(blocks, read_whole(extra.get("block_size"))):
+        path = f"{EXTRA}.{key}"
+        yield Finding("error", path, refusal.sentence, values=refusal.values, fixes=(fix("Remove it", drop(path)),))
+
+
+def _unread_model(context: Context) -> Iterable[Finding]:
+    if context.unread_model:
+        sentence = "The config.json of %(model)s cannot be read: nothing was checked against the model."
+        yield note("model", sentence, model=context.unread_model)
+
+
+def _reference(one: Settings) -> Iterable[Finding]:
+    length = read_whole(one.flags.get("max-model-len"))
     reference = (
         read_whole(extra_of(one.config).get("mamba_state_slots_reference_tokens")) if is_ours(one.config) else None
     )
-    if reference is not None and length > 0 and reference > length:
+    if reference is not None and length is not None and length > 0 and reference > length:
         path = f"{EXTRA}.mamba_state_slots_reference_tokens"
         remedy = fix("Write %(near)s", put(path, length), near=str(length))
         sentence = "No session can be %(reference)s tokens long: max-model-len is %(length)s."

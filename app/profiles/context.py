@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from app.errors import InvalidInput
+
 Version = tuple[int, int]
 Platform = Literal["cpu", "cuda"]
 
@@ -14,6 +16,14 @@ USUAL_VERSION: Final[Version] = (0, 32)
 
 
 def _unknown_block(_flags: Mapping[str, Any]) -> int | None:
+    return None
+
+
+def _any_ranks(_ranks: int) -> bool:
+    return True
+
+
+def _any_chunk(_blocks: int, _tokens: int | None) -> InvalidInput | None:
     return None
 
 
@@ -29,6 +39,10 @@ class ModelFacts:
     architectures: tuple[str, ...] = ()
     block_of: Callable[[Mapping[str, Any]], int | None] = _unknown_block
     """The block that the engine ends up with on this platform, by the flags."""
+    takes_ranks: Callable[[int], bool] = _any_ranks
+    """Whether so many ranks can share its heads."""
+    refused_chunk: Callable[[int, int | None], InvalidInput | None] = _any_chunk
+    """Why a connector's `blocks_per_chunk`, and `block_size`, cannot be served for it."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +78,19 @@ class Context:
     engine_version: Version = USUAL_VERSION
     platform: Platform | None = None
     model: ModelFacts | None = None
+    unread_model: str = ""
+    """The model whose config.json should be on this machine and cannot be read."""
     box: Box | None = None
     engines: int = 1
     """How many engines of the fleet would each take what the profile asks for."""
     allow: tuple[str, ...] = field(default=())
+    told_keys: int = 16
+    """How many unknown keys of one config are told one by one: finding the nearest known key takes time."""
+    base_flags: Mapping[str, Any] = field(default_factory=dict)
+    """Flags that the fleet gives every start; a profile's flag of the same name wins."""
+    base_environment: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    """The devices that the fleet gives its first engine; empty = every engine sees all."""
 
     @property
     def version_text(self) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.profiles import keys
+from app.profiles.bounds import MOST_TOLD, first_told
 from app.profiles.check import Checked
 from app.profiles.context import ModelFacts
 from app.profiles.finding import CONFIG, EXTRA, Finding, drop, error, fix, note, put, rename, warning
+from app.profiles.nearest import nearest
 from app.profiles.sizes import shown
 from app.profiles.transfer import is_ours
 
@@ -39,7 +40,10 @@ def check_engine(
     """Flags, connector name and architecture against the lists that the interpreter gave; None = it gave none."""
     found: list[Finding] = []
     if flags is not None:
-        found += [one for name, value in checked.flags.items() if (one := _flag(name, value, flags, checked.flags))]
+        strange = [name for name, value in checked.flags.items() if value is not None and name not in flags]
+        told = {name: value for name, value in checked.flags.items() if name not in strange[MOST_TOLD:]}
+        judged = [one for name, value in told.items() if (one := _flag(name, value, flags, checked.flags))]
+        found += first_told(judged, strange, "flags", MOST_TOLD)
     if connectors is not None:
         found += _connector_name(checked.kv_transfer_config, connectors)
     if architectures is not None and model is not None and model.architectures:
@@ -117,7 +121,7 @@ def _flag(name: str, value: Any, known: Mapping[str, Any], flags: Mapping[str, A
         remedy = fix("Write %(near)s", put(path, True), near="true")
         return error(path, "--%(name)s takes no value: write true or false.", remedy, name=name)
     if choices and isinstance(value, str) and value not in choices:
-        near = _nearest(value, choices)
+        near = nearest(value, choices)
         offered = None if near is None else fix("Write %(near)s", put(path, near), near=near)
         sentence = "This engine takes one of %(choices)s, not %(value)s."
         return error(path, sentence, offered, choices=", ".join(choices), value=shown(value))
@@ -125,7 +129,7 @@ def _flag(name: str, value: Any, known: Mapping[str, Any], flags: Mapping[str, A
 
 
 def _unknown_flag(path: str, name: str, known: Mapping[str, Any], flags: Mapping[str, Any]) -> Finding:
-    near = _nearest(name, known)
+    near = nearest(name, known)
     if near is None:
         sentence = "This engine knows no flag --%(name)s and would not start."
         return error(path, sentence, fix("Remove it", drop(path)), name=name)
@@ -139,7 +143,7 @@ def _connector_name(config: Mapping[str, Any], known: Sequence[str]) -> Iterable
     name = config.get("kv_connector")
     if not isinstance(name, str) or name in known or config.get("kv_connector_module_path"):
         return
-    path, near = f"{CONFIG}.kv_connector", _nearest(name, known) or keys.OFFLOADING
+    path, near = f"{CONFIG}.kv_connector", nearest(name, known) or keys.OFFLOADING
     sentence = "This engine knows no connector %(name)s; the nearest is %(near)s."
     yield error(path, sentence, fix("Write %(near)s", put(path, near), near=near), name=name, near=near)
 
@@ -148,8 +152,3 @@ def _architecture(model: ModelFacts, known: Sequence[str]) -> Iterable[Finding]:
     if not any(one in known for one in model.architectures):
         sentence = "This engine does not know the model's architecture %(names)s."
         yield error("model", sentence, names=", ".join(model.architectures))
-
-
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(word.lower(), tuple(known), n=1, cutoff=0.6)
-    return near[0] if near else None

@@ -116,6 +116,17 @@ def rename(path: str, to: str) -> Operation:
     return Operation("move", pointer(to), from_=pointer(path))
 
 
+def allow(path: str) -> Fix:
+    """Let the profile have a key that nobody knows."""
+    return fix("Allow this key", put("allow.-", path))
+
+
+def as_boolean(path: str, value: Any) -> Fix | None:
+    """The switch that is meant by a text or number; None where that is not clear."""
+    meant = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
+    return None if meant is None else fix("Write %(near)s", put(path, meant), near="true" if meant else "false")
+
+
 def pointer(path: str) -> str:
     """`flags.block-size` -> `/flags/block-size`; a key may hold anything but a dot behind the known parts."""
     for part in (EXTRA, *POINTERS):

@@ -5,14 +5,17 @@ The keys of our own spec come from the connector itself; those of vLLM's are rea
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal
 
 from app.profiles.context import Version
 from engine.config import SPEC_NAME, UNSERVED, TierConfig
 
-Kind = Literal["any", "bytes", "gib", "whole", "yes", "text", "list", "object"]
+Kind = Literal["any", "bytes", "gib", "whole", "count", "yes", "text", "list", "object"]
 
 #: Keys of vLLM's KVTransferConfig.
 TRANSFER_KEYS: Final = (
@@ -37,12 +40,15 @@ TRANSFER_KINDS: Final[Mapping[str, Kind]] = {
     "enable_permute_local_kv": "yes",
     "kv_load_failure_policy": "text",
 }
+#: Keys for which null says the same as leaving them out; vLLM refuses null for every other one.
+NULL_KEYS: Final = ("kv_connector", "engine_id", "kv_role", "kv_connector_module_path")
 TRANSFER_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "kv_role": ("kv_both", "kv_producer", "kv_consumer"),
     "kv_buffer_device": ("cuda", "cpu", "xpu"),
     "kv_load_failure_policy": ("recompute", "fail"),
 }
 
+_LONGEST_NAME: Final = 64
 OFFLOADING: Final = "OffloadingConnector"
 LMCACHE: Final = "LMCacheConnectorV1"
 SIMPLE: Final = "SimpleCPUOffloadConnector"
@@ -57,6 +63,10 @@ SIZE_KEYS: Final = (
 #: The spec that the connector takes when none is named.
 STOCK_SPEC: Final = "CPUOffloadingSpec"
 OUR_KEYS: Final = tuple(item.name for item in fields(TierConfig))
+#: Those of them that take true or false.
+OUR_SWITCHES: Final = tuple(item.name for item in fields(TierConfig) if item.type == "bool")
+#: Those of them that cannot be left out; another one has a default.
+NEEDED: Final = ("cpu_bytes_to_use", "spec_name")
 
 
 @dataclass(frozen=True)
@@ -86,8 +96,8 @@ _BYTES_SINCE: Final = (0, 14)
 _SHARED: Final = (
     Key("spec_name", "text"),
     Key("spec_module_path", "text"),
-    Key("block_size", "whole"),
-    Key("blocks_per_chunk", "whole", since=(0, 20)),
+    Key("block_size", "count"),
+    Key("blocks_per_chunk", "count", since=(0, 20)),
     Key("offload_prompt_only", "yes", since=(0, 20)),
     Key("self_describing_kv_events", "yes", since=(0, 20)),
     Key("canonical_layout", "yes", since=(0, 30)),
@@ -165,7 +175,36 @@ UNLISTED: Final = frozenset(
         "HF3FSKVConnector",
     }
 )
-CONNECTORS: Final = frozenset({OFFLOADING, *_CONNECTORS, *UNLISTED})
+
+
+#: Every connector of vLLM by name.
+CONNECTORS: Final = (OFFLOADING, *_CONNECTORS, *sorted(UNLISTED))
+_ENDING: Final = re.compile(r"connector(v1)?$", re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def meant_connector(name: str) -> str:
+    """The connector of vLLM whose name was mistyped; the name itself where it is one, or like none.
+
+    What is before the ending counts by itself: `MyConnector` is not `MultiConnector` mistyped.
+    """
+    if name in CONNECTORS or len(name) > _LONGEST_NAME:
+        return name
+    stem = _ENDING.sub("", name).lower()
+    stems = {_ENDING.sub("", one).lower(): one for one in reversed(CONNECTORS)}
+    if stem in stems:
+        return stems[stem]
+    whole = difflib.get_close_matches(name, CONNECTORS, n=1, cutoff=0.9)
+    near = difflib.get_close_matches(stem, stems, n=1, cutoff=0.75)
+    return whole[0] if whole else stems[near[0]] if near else name
+
+
+def as_meant(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with the connector that was meant, where its name was mistyped; one with a module is taken as is."""
+    name = config.get("kv_connector")
+    if not isinstance(name, str) or config.get("kv_connector_module_path") or meant_connector(name) == name:
+        return config
+    return {**config, "kv_connector": meant_connector(name)}
 
 
 def table(connector: str, spec: str) -> KeyTable | None:

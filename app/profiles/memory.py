@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.profiles import keys
-from app.profiles.context import Box, Context
+from app.profiles.context import Box, Claim, Context
 from app.profiles.finding import EXTRA, Finding, fix, put, warning
+from app.profiles.nested import connectors_of
 from app.profiles.sizes import GIB, MEANT_GIB_BELOW, MOST_GIB, exact_size, read_number, read_size, read_whole, size_text
 from app.profiles.transfer import extra_of, is_ours, spec_of
 from engine.config import SPEC_NAME
@@ -94,7 +95,7 @@ def host_memory(
     if by_flag and flags.get("kv-offloading-backend", "native") == "native":
         per_rank = by_flag * GIB / ranks.of_replica
         return (HostMemory(keys.OFFLOADING, "flags.kv-offloading-size", per_rank, ranks),)
-    return tuple(_of_connectors(config, environment, ranks, EXTRA))
+    return tuple(_of_connectors(config, environment, ranks))
 
 
 def total_bytes(config: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, Any]) -> int:
@@ -102,23 +103,16 @@ def total_bytes(config: Mapping[str, Any], flags: Mapping[str, Any], environment
     return sum(one.total_bytes for one in host_memory(config, flags, environment))
 
 
-def _of_connectors(
-    config: Mapping[str, Any], environment: Mapping[str, Any], ranks: Ranks, place: str
-) -> Iterable[HostMemory]:
-    connector, extra = str(config.get("kv_connector", "")), extra_of(config)
-    if connector == keys.MULTI:
-        children = extra.get("connectors")
-        for number, child in enumerate(children if isinstance(children, list) else []):
-            if isinstance(child, Mapping):
-                inner = f"{place}.connectors.{number}.kv_connector_extra_config"
-                yield from _of_connectors(child, environment, ranks, inner)
-        return
-    if connector == keys.OFFLOADING and (size := _size(extra.get("cpu_bytes_to_use"))):
-        yield HostMemory(connector, f"{place}.cpu_bytes_to_use", size / ranks.of_replica, ranks)
-    elif connector == keys.SIMPLE:
-        yield _simple(connector, extra, ranks, place)
-    elif connector == keys.LMCACHE:
-        yield from _lmcache(connector, extra, environment, ranks, place)
+def _of_connectors(config: Mapping[str, Any], environment: Mapping[str, Any], ranks: Ranks) -> Iterable[HostMemory]:
+    for place, one in connectors_of(config):
+        connector, extra = one.get("kv_connector"), extra_of(one)
+        inner = f"{place}.kv_connector_extra_config"
+        if connector == keys.OFFLOADING and (size := _size(extra.get("cpu_bytes_to_use"))):
+            yield HostMemory(connector, f"{inner}.cpu_bytes_to_use", size / ranks.of_replica, ranks)
+        elif connector == keys.SIMPLE:
+            yield _simple(connector, extra, ranks, inner)
+        elif connector == keys.LMCACHE:
+            yield from _lmcache(connector, extra, environment, ranks, inner)
 
 
 def _simple(connector: str, extra: Mapping[str, Any], ranks: Ranks, place: str) -> HostMemory:
@@ -184,16 +178,25 @@ def _against(
         yield warning(path, sentence, asked=asked, there=exact_size(box.shared_bytes))
 
 
+def told_claims(claims: Iterable[Claim]) -> str:
+    """Which fleets take how much, for a sentence."""
+    return ", ".join(f"{claim.fleet} ({claim.profile}) {size_text(claim.bytes)}" for claim in claims)
+
+
 def _beside_others(box: Box, total: int, path: str, asked: str) -> Iterable[Finding]:
     taken = sum(claim.bytes for claim in box.claims)
     if not taken or total + taken <= box.usable_bytes:
         return
-    others = ", ".join(f"{claim.fleet} ({claim.profile}) {size_text(claim.bytes)}" for claim in box.claims)
+    others = told_claims(box.claims)
     sentence = "The host tier asks for %(asked)s beside %(others)s; together more than the %(there)s of this machine."
     yield warning(path, sentence, asked=asked, others=others, there=size_text(box.usable_bytes))
 
 
 def _uses_shared_memory(config: Mapping[str, Any], context: Context) -> bool:
+    return any(_is_in_shared_memory(one, context) for _, one in connectors_of(config))
+
+
+def _is_in_shared_memory(config: Mapping[str, Any], context: Context) -> bool:
     if config.get("kv_connector") != keys.OFFLOADING:
         return False
     if is_ours(config):

@@ -9,7 +9,8 @@ from typing import Any, Final
 from app.profiles import keys
 from app.profiles.finding import EXTRA, Finding, error, fix, note, put
 from app.profiles.flags import FLAGS, WHOLE_KINDS
-from app.profiles.sizes import exact_size, meant_size, read_size, read_whole, shown
+from app.profiles.nested import MOST_DEEP, at_place, children_of, place_of
+from app.profiles.sizes import exact_size, meant_size, read_short, read_size, read_whole, shown
 
 _CONNECTORS: Final = (keys.OFFLOADING, keys.SIMPLE)
 _COUNT_KEYS: Final = (
@@ -31,18 +32,41 @@ class Normal:
     findings: tuple[Finding, ...] = ()
 
 
-def normal_config(config: Mapping[str, Any]) -> Normal:
+def normal_config(config: Mapping[str, Any], deep: int = 0) -> Normal:
     """The kv-transfer-config with sizes such as `5 GiB` and numbers in quotes as integers."""
     extra = config.get("kv_connector_extra_config")
-    if not isinstance(extra, Mapping) or config.get("kv_connector") not in _CONNECTORS:
+    if isinstance(extra, Mapping) and children_of(config) and deep < MOST_DEEP:
+        return _joined(config, extra, deep)
+    connector = keys.as_meant(config).get("kv_connector")
+    if not isinstance(extra, Mapping) or connector not in _CONNECTORS:
         return Normal(dict(config))
     values, found = dict(extra), []
     for key in extra:
         path = f"{EXTRA}.{key}"
         value, finding = _size(path, extra[key]) if key in keys.SIZE_KEYS else _whole(path, key, extra[key])
+        if finding and finding.severity == "error" and not _is_read(str(connector), extra, key):
+            finding = None  # the key itself is the error
         values[key] = value
         found += [finding] if finding else []
     return Normal({**config, "kv_connector_extra_config": values}, tuple(found))
+
+
+def _is_read(connector: str, extra: Mapping[str, Any], key: str) -> bool:
+    """True when this connector with this spec reads the key."""
+    table = keys.table(connector, str(extra.get("spec_name", keys.STOCK_SPEC)))
+    return table is not None and any(one.name == key for one in table.keys)
+
+
+def _joined(config: Mapping[str, Any], extra: Mapping[str, Any], deep: int) -> Normal:
+    """The connectors that are joined, one by one."""
+    children: list[Any] = []
+    found: list[Finding] = []
+    for number, child in enumerate(children_of(config)):
+        read = normal_config(child, deep + 1) if isinstance(child, Mapping) else Normal({})
+        children.append(read.value if isinstance(child, Mapping) else child)
+        found += [at_place(one, place_of(number)) for one in read.findings]
+    inner = {**extra, "connectors": children}
+    return Normal({**config, "kv_connector_extra_config": inner}, tuple(found))
 
 
 def normal_flags(flags: Mapping[str, Any]) -> Normal:
@@ -53,6 +77,8 @@ def normal_flags(flags: Mapping[str, Any]) -> Normal:
         if flag is None or flag.kind not in WHOLE_KINDS or not isinstance(value, str):
             continue
         number = read_size(value) if flag.kind == "bytes" else read_whole(value)
+        if number is None:
+            number = read_short(value)
         if number is not None:
             values[name] = number
             found.append(_noted(path, value, number, is_size=flag.kind == "bytes"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any, Final
@@ -17,6 +18,7 @@ MOST_BYTES: Final = 1 << 62
 #: What is longer is no number that somebody means.
 MOST_CHARACTERS: Final = 32
 _SHORT_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])\s*", re.IGNORECASE)
+_SHORT_NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d+)?)([kKmMgGtT])\s*")
 _WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*")
 
 
@@ -49,6 +51,16 @@ def read_whole(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def read_short(text: Any) -> int | None:
+    """`32k` as 32000 and `32K` as 32768, as the engine itself reads them for its flags; None when it is neither."""
+    match = _SHORT_NUMBER.fullmatch(text) if isinstance(text, str) and len(text) <= MOST_CHARACTERS else None
+    if match is None or (match[2].isupper() and "." in match[1]):
+        return None
+    factor = (1024 if match[2].isupper() else 1000) ** ("kmgt".index(match[2].lower()) + 1)
+    number = int(match[1]) * factor if "." not in match[1] else int(float(match[1]) * factor)
+    return number if number <= MOST_BYTES else None
+
+
 def read_number(value: Any) -> float | None:
     """A number, in quotes or not; None when it is none."""
     if isinstance(value, bool):
@@ -75,8 +87,5 @@ def exact_size(size: int) -> str:
 
 def shown(value: Any, limit: int = 60) -> str:
     """A value as JSON writes it, short."""
-    text = (
-        {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
-    )
-    text = f'"{value}"' if isinstance(value, str) else text
+    text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from app.derive.strict_json import HALF_CHARACTER, NO_NUMBER, TOO_DEEP, TOO_MANY_DIGITS, WRITTEN_TWICE
+from app.profiles import places
 from app.profiles.finding import Finding, Fix, TextEdit, has_errors
 from app.profiles.sizes import meant_size, read_size
 
@@ -64,20 +66,27 @@ def parse_object(text: str, path: str) -> ParsedText:
     except json.JSONDecodeError as error:
         return _failed(_syntax(text, error, path))
     except _DuplicateKey as error:
-        sentence = "%(key)s is written twice; keep one."
-        return _failed(Finding("error", path, sentence, values={"key": f'"{error}"'}))
+        place = places.doubled(text, path, str(error))
+        values = {"key": f'"{place.path if place else path}.{error}"'}
+        return _failed(_at(text, place, Finding("error", path, WRITTEN_TWICE, values=values)))
     except UnicodeEncodeError:
-        sentence = "A text here ends in half a character (a lone surrogate); write the whole one."
-        return _failed(Finding("error", path, sentence))
+        return _failed(_at(text, places.half_character(text, path), Finding("error", path, HALF_CHARACTER)))
     except RecursionError:
-        sentence = "This is nested too deeply to be a configuration."
-        return _failed(Finding("error", path, sentence))
+        return _failed(_at(text, places.too_deep(text, path), Finding("error", path, TOO_DEEP)))
     except ValueError as error:
-        return _failed(_number(path, str(error)))
+        return _failed(_at(text, places.literal(text, path, str(error)), _number(path, str(error))))
     if not isinstance(value, dict):
         sentence = "Write a JSON object in braces, not %(kind)s."
         return _failed(Finding("error", path, sentence, 1, 1, {"kind": kind_of(value)}))
     return ParsedText(value)
+
+
+def _at(text: str, place: places.Place | None, finding: Finding) -> Finding:
+    """The finding with line and column, where the place is known."""
+    if place is None:
+        return finding
+    line, column = place.line_and_column(text)
+    return replace(finding, line=line, column=column)
 
 
 def kind_of(value: Any) -> str:
@@ -117,10 +126,8 @@ def _finite(digits: str) -> float:
 
 def _number(path: str, told: str) -> Finding:
     if told in {"NaN", "Infinity", "-Infinity"}:
-        sentence = "%(name)s is not a number in JSON; write a finite number."
-        return Finding("error", path, sentence, values={"name": told})
-    sentence = "A number here has too many digits to be meant."
-    return Finding("error", path, sentence)
+        return Finding("error", path, NO_NUMBER, values={"name": told})
+    return Finding("error", path, TOO_MANY_DIGITS)
 
 
 def _syntax(text: str, error: json.JSONDecodeError, path: str) -> Finding:

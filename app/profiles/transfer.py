@@ -1,22 +1,39 @@
-"""The kv-transfer-config: types, keys nobody reads, and the connector's own reading of its part. Pure."""
+"""The kv-transfer-config: types, and keys nobody reads. Pure."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from app.profiles import keys
+from app.profiles.bounds import first_told
 from app.profiles.context import Context, Version
-from app.profiles.finding import CONFIG, EXTRA, Finding, Fix, drop, error, fix, note, put, rename, warning
-from app.profiles.keys import OFFLOADING, SIZE_KEYS, STOCK_SPEC, TRANSFER_KEYS, KeyTable
+from app.profiles.finding import (
+    CONFIG,
+    EXTRA,
+    Finding,
+    Fix,
+    allow,
+    as_boolean,
+    drop,
+    error,
+    fix,
+    has_errors,
+    note,
+    put,
+    rename,
+)
+from app.profiles.keys import OFFLOADING, STOCK_SPEC, TRANSFER_KEYS, KeyTable
+from app.profiles.nearest import nearest
+from app.profiles.nested import MOST_DEEP, at_place, children_of, place_of, within
 from app.profiles.sizes import MOST_GIB, read_number, read_size, shown
-from engine.config import EVICTION_POLICIES, SPEC_NAME, UNSERVED, ConfigError, parse_config
+from app.profiles.specs import STOCK_POLICIES, own_spec, stock_spec, takes
+from engine.config import SPEC_NAME, UNSERVED
 
-#: In `TieringOffloadingSpec`, for a check of one key at a time.
-_SOME_SIZE: Final = 1 << 30
+_EXTRA_KEY: Final = "kv_connector_extra_config"
 _KIND_WORDS: Final[Mapping[str, str]] = {
     "whole": "a whole number",
+    "count": "a whole number of 1 or more",
     "yes": "true or false",
     "text": "text in quotes",
     "list": "a list in brackets",
@@ -25,19 +42,28 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     "gib": "a number of GiB",
 }
 
-_STOCK_POLICIES: Final = ("lru", "arc")
 
-
-def check_transfer_config(config: Mapping[str, Any], context: Context) -> list[Finding]:
-    """Findings on a kv-transfer-config; empty = no connector, nothing to say."""
+def check_transfer_config(config: Mapping[str, Any], context: Context, deep: int = 0) -> list[Finding]:
+    """Findings on a kv-transfer-config; empty = no connector, nothing to say. `deep`: inside how many others."""
     if not config:
         return []
+    found, path = [], f"{CONFIG}.kv_connector"
+    if (meant := keys.as_meant(config)) is not config and not context.is_allowed(path):
+        found.append(_misnamed(path, config["kv_connector"], meant["kv_connector"]))
+        config = meant
     connector = config.get("kv_connector")
     extra = config.get("kv_connector_extra_config", {})
-    found = [*_top_level(config, context), *_missing(config)]
+    found += [*_top_level(config, context), *_missing(config)]
     if isinstance(connector, str) and isinstance(extra, Mapping):
         found += _extra(connector, config, extra, context)
+    if connector == keys.MULTI:
+        found += _joined(config, context, deep)
     return found
+
+
+def _misnamed(path: str, name: str, near: str) -> Finding:
+    sentence = "vLLM has no connector %(name)s; the nearest is %(near)s, and its keys are judged here."
+    return error(path, sentence, fix("Write %(near)s", put(path, near), near=near), allow(path), name=name, near=near)
 
 
 def extra_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,22 +91,48 @@ def kind_finding(path: str, kind: str, value: Any) -> Finding | None:
         "text": isinstance(value, str),
         "list": isinstance(value, list),
         "object": isinstance(value, Mapping),
+        "count": isinstance(value, int) and not isinstance(value, bool) and value > 0,
         "bytes": isinstance(value, int) and not isinstance(value, bool) and value > 0,
         "gib": 0 < (read_number(value) or 0) <= MOST_GIB,
     }
     if good.get(kind, True):
         return None
-    remedy = _as_boolean(path, value) if kind == "yes" else None
+    remedy = as_boolean(path, value) if kind == "yes" else None
     return error(path, "Write %(wanted)s, not %(value)s.", remedy, wanted=_KIND_WORDS[kind], value=shown(value))
 
 
+def _joined(config: Mapping[str, Any], context: Context, deep: int) -> Iterable[Finding]:
+    """A MultiConnector: each of its connectors is judged like one that stands alone."""
+    children, path = children_of(config), f"{EXTRA}.connectors"
+    if not children:
+        yield error(path, "Write the connectors that are joined, as a list of objects like this one.")
+    for number, child in enumerate(children):
+        place = place_of(number)
+        if not isinstance(child, Mapping) or not child:
+            wanted = _KIND_WORDS["object"]
+            yield error(place, "Write %(wanted)s, not %(value)s.", wanted=wanted, value=shown(child))
+        elif deep >= MOST_DEEP:
+            yield error(place, "Connectors are nested too deeply here.")
+        else:
+            found = check_transfer_config(child, within(context, place), deep + 1)
+            yield from (at_place(one, place) for one in found)
+
+
 def _top_level(config: Mapping[str, Any], context: Context) -> Iterable[Finding]:
+    strange = [key for key in config if key not in TRANSFER_KEYS and not context.is_allowed(f"{CONFIG}.{key}")]
+    yield from first_told((), strange, CONFIG, context.told_keys)
+    left_out = frozenset(strange[context.told_keys :])
     for key, value in config.items():
         path = f"{CONFIG}.{key}"
+        if key in left_out:
+            continue
         if key not in TRANSFER_KEYS:
             yield _unknown_at_top(key, path, config, context)
         elif value is not None:
             yield from _typed(path, key, value)
+        elif key not in keys.NULL_KEYS:
+            sentence = "The engine refuses null for %(key)s: write a value, or leave it out."
+            yield error(path, sentence, fix("Remove it", drop(path)), key=key)
 
 
 def _typed(path: str, key: str, value: Any) -> Iterable[Finding]:
@@ -89,7 +141,7 @@ def _typed(path: str, key: str, value: Any) -> Iterable[Finding]:
         return
     choices = keys.TRANSFER_CHOICES.get(key)
     if choices and value not in choices:
-        near = _nearest(str(value), choices) or choices[0]
+        near = nearest(str(value), choices) or choices[0]
         yield error(
             path,
             "Write one of %(choices)s, not %(value)s.",
@@ -116,27 +168,49 @@ def _unknown_at_top(key: str, path: str, config: Mapping[str, Any], context: Con
         return error(
             path,
             "The engine knows no key %(key)s here; it belongs inside: %(near)s.",
-            _move_inside(path, f"{EXTRA}.{key}", config),
-            _allow(path),
+            _move_inside(path, key, config),
+            allow(path),
             key=key,
             near=f"kv_connector_extra_config.{key}",
         )
-    if near := _nearest(key, TRANSFER_KEYS):
-        return _mistyped(path, key, near, f"{CONFIG}.{near}", near in config)
-    if near := _nearest(key, inside):
-        remedy = _move_inside(path, f"{EXTRA}.{near}", config)
+    if near := nearest(key, TRANSFER_KEYS):
+        is_free = near not in config and not has_errors(_typed(path, near, config[key]))
+        return _mistyped(path, key, near, f"{CONFIG}.{near}", is_free=is_free)
+    if near := nearest(key, inside):
+        remedy = _move_inside(path, near, config)
         shown_near = f"kv_connector_extra_config.{near}"
         return _did_you_mean(path, key, shown_near, remedy)
     sentence = 'The engine knows no key %(key)s; keys of the connector go inside "kv_connector_extra_config".'
-    return error(path, sentence, _allow(path), key=key)
+    return error(path, sentence, allow(path), key=key)
 
 
-def _move_inside(path: str, to: str, config: Mapping[str, Any]) -> Fix | None:
-    label = "Move it to %(near)s"
-    shown_near = to.removeprefix(f"{CONFIG}.")
+def _move_inside(path: str, near: str, config: Mapping[str, Any]) -> Fix | None:
+    """Nothing is offered where the value would be the next error, or would take another one's place."""
+    written = config[path.removeprefix(f"{CONFIG}.")]
+    values = {"near": f"kv_connector_extra_config.{near}"}
+    if near in extra_of(config) or not _fits(near, written, config):
+        return fix("Remove it", drop(path))
+    move = rename(path, f"{EXTRA}.{near}")
     if "kv_connector_extra_config" not in config:
-        return fix(label, put(EXTRA, {}), rename(path, to), near=shown_near)
-    return fix(label, rename(path, to), near=shown_near) if isinstance(extra_of(config), Mapping) else None
+        return fix("Move it to %(near)s", put(EXTRA, {}), move, **values)
+    return fix("Move it to %(near)s", move, **values) if isinstance(config[_EXTRA_KEY], Mapping) else None
+
+
+def _fits(key: str, value: Any, config: Mapping[str, Any]) -> bool:
+    """True when the key of the extra config would take this value, with the spec that reads it."""
+    connector, spec = str(config.get("kv_connector")), spec_of(config)
+    if key in keys.SIZE_KEYS:
+        return (read_size(value) or 0) > 0
+    if connector == OFFLOADING and (others := keys.specs_with(key)) and spec not in others:
+        spec = others[0]
+    if key == "spec_name":
+        return isinstance(value, str) and keys.table(connector, value) is not None
+    if spec == SPEC_NAME and connector == OFFLOADING:
+        return takes(key, value)
+    table = keys.table(connector, spec)
+    kind = next((one.kind for one in table.keys if one.name == key), "any") if table else "any"
+    is_policy = key != "eviction_policy" or value in STOCK_POLICIES or "cache_policy_module_path" in extra_of(config)
+    return is_policy and kind_finding(f"{EXTRA}.{key}", kind, value) is None
 
 
 def _extra(connector: str, config: Mapping[str, Any], extra: Mapping[str, Any], context: Context) -> Iterable[Finding]:
@@ -148,13 +222,14 @@ def _extra(connector: str, config: Mapping[str, Any], extra: Mapping[str, Any], 
         return
     spec = spec_of(config)
     table = keys.table(connector, spec)
-    for key in extra:
-        yield from _key(connector, spec, table, key, extra, context)
+    unknown = [key for key in extra if _is_unknown(_known(connector, table, key, context.engine_version), key, context)]
+    left_out = frozenset(unknown[context.told_keys :])
+    found = [one for key in extra if key not in left_out for one in _key(connector, spec, table, key, extra, context)]
+    yield from first_told(found, unknown, EXTRA, context.told_keys)
     if is_ours(config):
-        yield from _as_the_connector_reads(extra)
-        yield from _threshold(extra, context)
+        yield from own_spec(extra, context)
     elif connector == OFFLOADING and spec == STOCK_SPEC:
-        yield from _stock(extra, context)
+        yield from stock_spec(extra, context)
 
 
 def _key(
@@ -170,6 +245,10 @@ def _key(
         yield _allowed(path, key)
     else:
         yield _unknown(connector, spec, table, key, extra, context.engine_version)
+
+
+def _is_unknown(kind: str | None, key: str, context: Context) -> bool:
+    return kind is None and not context.is_allowed(f"{EXTRA}.{key}")
 
 
 def _known(connector: str, table: KeyTable | None, key: str, version: Version) -> str | None:
@@ -189,7 +268,7 @@ def _unknown(
         return error(
             path,
             "The deck does not know the keys of %(who)s. Allow %(key)s if it is right.",
-            _allow(path),
+            allow(path),
             fix("Allow every key of it", put("allow.-", f"{EXTRA}.*")),
             who=spec if connector == OFFLOADING else connector,
             key=key,
@@ -202,16 +281,19 @@ def _unknown(
     if late := next((one for one in table.keys if one.name == key), None):
         return _of_another_version(path, late, version)
     if other := [one for one in keys.specs_with(key) if one != spec] if connector == OFFLOADING else []:
-        return _of_another_spec(path, key, spec, other[0])
+        return _of_another_spec(path, key, spec, other[0], extra)
     if key in TRANSFER_KEYS:
-        to = f"{CONFIG}.{key}"
-        return _did_you_mean(path, key, key, fix("Move it to %(near)s", rename(path, to), near=key))
-    near = _nearest(key, keys.related(connector))
+        move = fix("Move it to %(near)s", rename(path, f"{CONFIG}.{key}"), near=key)
+        is_good = not has_errors(_typed(path, key, extra[key]))
+        return _did_you_mean(path, key, key, move if is_good else fix("Remove it", drop(path)))
+    near = nearest(key, keys.related(connector))
     if near is None:
         sentence = "%(who)s knows no key %(key)s and would pass over it in silence."
         who = spec if connector == OFFLOADING else connector
-        return error(path, sentence, fix("Remove it", drop(path)), _allow(path), who=who, key=key)
-    return _mistyped(path, key, near, f"{EXTRA}.{near}", near in extra)
+        return error(path, sentence, fix("Remove it", drop(path)), allow(path), who=who, key=key)
+    config = {"kv_connector": connector, _EXTRA_KEY: {**extra, "spec_name": spec} if "spec_name" in extra else extra}
+    is_free = near not in extra and _fits(near, extra[key], config)
+    return _mistyped(path, key, near, f"{EXTRA}.{near}", is_free=is_free)
 
 
 def _old_blocks(path: str, extra: Mapping[str, Any], version: Version) -> Finding:
@@ -223,11 +305,13 @@ def _old_blocks(path: str, extra: Mapping[str, Any], version: Version) -> Findin
     return error(path, sentence, remedy, version=".".join(map(str, version)))
 
 
-def _of_another_spec(path: str, key: str, spec: str, other: str) -> Finding:
+def _of_another_spec(path: str, key: str, spec: str, other: str, extra: Mapping[str, Any]) -> Finding:
+    there = {"kv_connector": OFFLOADING, _EXTRA_KEY: {**extra, "spec_name": other}}
+    use = fix("Use %(other)s", put(f"{EXTRA}.spec_name", other), other=other)
     return error(
         path,
         "%(key)s belongs to %(other)s; %(spec)s passes over it in silence.",
-        fix("Use %(other)s", put(f"{EXTRA}.spec_name", other), other=other),
+        use if _fits(key, extra[key], there) else None,
         fix("Remove it", drop(path)),
         key=key,
         other=other,
@@ -244,128 +328,21 @@ def _of_another_version(path: str, key: keys.Key, version: Version) -> Finding:
         else "The engine %(version)s does not know %(key)s yet; it is read from %(edge)s on."
     )
     values = {"version": ".".join(map(str, version)), "key": key.name, "edge": ".".join(map(str, edge))}
-    return error(path, sentence, fix("Remove it", drop(path)), _allow(path), **values)
+    return error(path, sentence, fix("Remove it", drop(path)), allow(path), **values)
 
 
-def _mistyped(path: str, key: str, near: str, to: str, is_taken: bool) -> Finding:
-    if is_taken:
+def _mistyped(path: str, key: str, near: str, to: str, *, is_free: bool) -> Finding:
+    """`is_free`: nothing is there yet, and the value would be right there."""
+    if not is_free:
         return _did_you_mean(path, key, near, fix("Remove it", drop(path)))
     return _did_you_mean(path, key, near, fix("Rename it to %(near)s", rename(path, to), near=near))
 
 
 def _did_you_mean(path: str, key: str, near: str, remedy: Fix | None) -> Finding:
     sentence = "Nobody reads %(key)s; did you mean %(near)s?"
-    return error(path, sentence, remedy, _allow(path), key=key, near=near)
-
-
-def _allow(path: str) -> Fix:
-    return fix("Allow this key", put("allow.-", path))
+    return error(path, sentence, remedy, allow(path), key=key, near=near)
 
 
 def _allowed(path: str, key: str) -> Finding:
     sentence = "%(key)s is allowed by this profile; the deck does not know it and does not check it."
     return note(path, sentence, key=key)
-
-
-def _as_the_connector_reads(extra: Mapping[str, Any]) -> Iterable[Finding]:
-    """The connector's own sentences, key by key: it stops at its first, the reader wants them all."""
-    known = {key: value for key, value in extra.items() if key in keys.OUR_KEYS and not _is_told(key, value)}
-    refused = [
-        finding for key, value in known.items() if (finding := _refused({"cpu_bytes_to_use": _SOME_SIZE, key: value}))
-    ]
-    yield from refused
-    if not refused and (whole := _refused(known)):
-        yield whole
-
-
-def _is_told(key: str, value: Any) -> bool:
-    """A size that could not be read was told as such before; the connector would end on some of them."""
-    return key in SIZE_KEYS and value is not None and read_size(value) is None
-
-
-def _threshold(extra: Mapping[str, Any], context: Context) -> Iterable[Finding]:
-    """The one key that both specs of this name read, and that vLLM's own ends the start over."""
-    path, threshold = f"{EXTRA}.store_threshold", extra.get("store_threshold")
-    if not isinstance(threshold, int) or isinstance(threshold, bool) or threshold < 2:
-        return
-    if context.is_allowed(path):
-        sentence = "store_threshold is allowed by this profile; only the deck's own connector takes it with %(spec)s."
-        yield note(path, sentence, spec=SPEC_NAME)
-        return
-    sentence = (
-        "vLLM's own %(spec)s refuses a store_threshold of 2 or more; only the deck's connector takes it. "
-        "Allow it if every engine that gets this profile has the deck's plug-in."
-    )
-    yield error(path, sentence, fix("Remove it", drop(path)), _allow(path), spec=SPEC_NAME)
-
-
-def _refused(extra: Mapping[str, Any]) -> Finding | None:
-    try:
-        parse_config(extra)
-    except ConfigError as refusal:
-        path = f"{EXTRA}.{refusal.key}" if refusal.key else EXTRA
-        return Finding("error", path, str(refusal), fixes=_remedies(path, refusal.key, extra))
-    return None
-
-
-def _remedies(path: str, key: str | None, extra: Mapping[str, Any]) -> tuple[Fix, ...]:
-    value = extra.get(key or "")
-    if key == "eviction_policy":
-        near = _nearest(str(value), EVICTION_POLICIES) or EVICTION_POLICIES[0]
-        return (fix("Write %(near)s", put(path, near), near=near),)
-    if key == "block_size" and "blocks_per_chunk" in extra:
-        return (
-            fix("Keep blocks_per_chunk alone", drop(path)),
-            fix("Keep block_size alone", drop(f"{EXTRA}.blocks_per_chunk")),
-        )
-    if key == "cpu_bytes_to_use" and value is None:
-        return (fix("Write %(near)s", put(path, _SOME_SIZE), near=f"{_SOME_SIZE} (1 GiB)"),)
-    as_boolean = _as_boolean(path, value)
-    return () if as_boolean is None else (as_boolean,)
-
-
-def _stock(extra: Mapping[str, Any], context: Context) -> Iterable[Finding]:
-    """What vLLM's own spec refuses or does in silence."""
-    path = f"{EXTRA}.eviction_policy"
-    policy = extra.get("eviction_policy", "lru")
-    if isinstance(policy, str) and policy not in _STOCK_POLICIES and "cache_policy_module_path" not in extra:
-        near = _nearest(policy, _STOCK_POLICIES) or _STOCK_POLICIES[0]
-        remedy = fix("Write %(near)s", put(path, near), near=near)
-        yield error(
-            path,
-            "Write one of %(choices)s, not %(value)s.",
-            remedy,
-            choices=", ".join(_STOCK_POLICIES),
-            value=shown(policy),
-        )
-    if "cpu_bytes_to_use" not in extra and "num_cpu_blocks" not in extra:
-        size = f"{EXTRA}.cpu_bytes_to_use"
-        remedy = fix("Write %(near)s", put(size, _SOME_SIZE), near=f"{_SOME_SIZE} (1 GiB)")
-        yield error(size, "cpu_bytes_to_use is missing: write the size of the host tier in bytes.", remedy)
-    if "block_size" in extra and "blocks_per_chunk" in extra:
-        chunk = f"{EXTRA}.block_size"
-        remedies = (
-            fix("Keep blocks_per_chunk alone", drop(chunk)),
-            fix("Keep block_size alone", drop(f"{EXTRA}.blocks_per_chunk")),
-        )
-        yield error(chunk, "block_size and blocks_per_chunk say the same thing: write only one of them.", *remedies)
-    if context.platform == "cpu":
-        remedy = fix("Use %(other)s", put(f"{EXTRA}.spec_name", SPEC_NAME), other=SPEC_NAME)
-        yield warning(EXTRA, "%(spec)s does not run on the CPU platform.", remedy, spec=STOCK_SPEC)
-    if context.model is not None and context.model.is_hybrid:
-        remedy = fix("Use %(other)s", put(f"{EXTRA}.spec_name", SPEC_NAME), other=SPEC_NAME)
-        sentence = (
-            "%(spec)s charges each state of this hybrid model like whole blocks of tokens; "
-            "%(other)s has a pool of its own for them."
-        )
-        yield warning(EXTRA, sentence, remedy, spec=STOCK_SPEC, other=SPEC_NAME)
-
-
-def _as_boolean(path: str, value: Any) -> Fix | None:
-    meant = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
-    return None if meant is None else fix("Write %(near)s", put(path, meant), near="true" if meant else "false")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(word.lower(), tuple(known), n=1, cutoff=0.6)
-    return near[0] if near else None

@@ -51,15 +51,17 @@ def imported(document: Any) -> dict[str, Any]:
     if not isinstance(document, Mapping):
         raise InvalidInput("A profile file is a JSON object.", path="document")
     if document.get("format") != FORMAT:
-        raise InvalidInput(f'This is no profile file: "format" must be "{FORMAT}".', path="document.format")
+        sentence = 'This is no profile file: "format" must be "%(format)s".'
+        raise InvalidInput(sentence, path="document.format", values={"format": FORMAT})
     taken: dict[str, Any] = {"name": document.get("name", ""), "comment": document.get("comment", "")}
     for part in ("name", "comment"):
         if not isinstance(taken[part], str):
-            raise InvalidInput(f"{part} must be text.", path=f"document.{part}")
+            raise InvalidInput("%(part)s must be text.", path=f"document.{part}", values={"part": part})
     for part in _OBJECTS:
         taken[part] = document.get(part, {})
         if not isinstance(taken[part], Mapping):
-            raise InvalidInput(f"{part} must be an object in braces.", path=f"document.{part}")
+            sentence = "%(part)s must be an object in braces."
+            raise InvalidInput(sentence, path=f"document.{part}", values={"part": part})
     taken["allow"] = document.get("allow", [])
     if not isinstance(taken["allow"], list) or not all(isinstance(path, str) for path in taken["allow"]):
         raise InvalidInput("allow must be a list of texts.", path="document.allow")

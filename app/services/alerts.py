@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.alerts.channels import channel_named
 from app.alerts.delivery import LEASE_SECONDS, DeliveryLoop
+from app.alerts.kinds import KINDS, Kind, kind_named
 from app.alerts.machine import AlertState, Memory
-from app.alerts.rules import KINDS, kind_named
 from app.alerts.secrecy import check_url, shown_url
 from app.errors import Conflict, InvalidInput, NotFound
 from app.events import Event, Events
@@ -27,7 +27,6 @@ from app.store.queries import alerts as queries
 from app.store.queries import fleets
 from app.store.queries.alerts import Letter
 
-DEFAULT_RULE = "Host hits near 0"
 TEXT_LIMIT = 64
 SECRET_LIMIT = 256
 TEST_SENTENCE = "This is a test message from Tierdeck. No alert is firing because of it."
@@ -131,17 +130,21 @@ class Alerts:
         self._clock = clock
 
     async def open(self) -> None:
-        """Give a new deck its rule.
+        """Give a deck a rule of each kind.
 
-        Rules are switched off, never deleted, so an empty table has never been seeded; a rule that was
-        switched off or renamed is left alone.
+        Rules are switched off, never deleted, so a kind without a rule is new to this database; a rule that
+        was switched off or renamed is left alone.
         """
         async with self._database.session() as session:
-            if await queries.rules(session):
-                return
+            known = {rule.kind for rule in await queries.rules(session)}
+        for kind in KINDS.values():
+            if kind.name not in known:
+                await self._add_first(kind)
+
+    async def _add_first(self, kind: Kind) -> None:
         try:
             async with self._database.begin() as session:
-                session.add(_default_rule(self._clock()))
+                session.add(_first_rule(kind, self._clock()))
         except IntegrityError:
             return  # another deck on this database was faster
 
@@ -281,11 +284,9 @@ async def _claimed_test(session: AsyncSession, webhook_id: int, now: float) -> D
     return row
 
 
-def _default_rule(now: float) -> AlertRuleRow:
-    kind = KINDS["host_hits_low"]
-    return AlertRuleRow(
-        name=DEFAULT_RULE, kind=kind.name, parameters=kind.rule({}).parameters(), enabled=True, created_at=now
-    )
+def _first_rule(kind: Kind, now: float) -> AlertRuleRow:
+    parameters = kind.rule({}).parameters()
+    return AlertRuleRow(name=kind.first_name, kind=kind.name, parameters=parameters, enabled=True, created_at=now)
 
 
 def _complete(kind: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

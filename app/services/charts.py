@@ -114,11 +114,16 @@ class Charts:
         self._engines = engines
         self._beat_seconds = beat_seconds
 
-    async def token_origin(self, window_seconds: float, now: float, fleet: str | None = None) -> TokenOrigin:
-        """Where the input tokens of the window that ends now came from."""
+    async def token_origin(
+        self, window_seconds: float, now: float, fleet: str | None = None, engine: str | None = None
+    ) -> TokenOrigin:
+        """Where the input tokens of the window that ends now came from; of one engine, in service or not, by name."""
         async with self._database.session() as session:
-            chosen = await self._fleet(session, fleet)
-            readings = await read_gains(session, chosen.ids.values(), SOURCE_METRICS, now - window_seconds, now)
+            chosen = await self._fleet(session, fleet, now - window_seconds)
+            if engine is not None:
+                chosen = _one_of(chosen, engine, (await samples.engine_ids(session)).get(engine))
+            ids = (*chosen.ids.values(), *chosen.left)
+            readings = await read_gains(session, ids, SOURCE_METRICS, now - window_seconds, now)
         return token_origin_of(chosen, readings, window_seconds, now)
 
     async def chart(self, chart: str, window_seconds: float, now: float, fleet: str | None = None) -> Chart:
@@ -128,8 +133,8 @@ class Charts:
             raise InvalidInput(f"There is no chart '{chart}'; there are {', '.join(CHARTS)}.", path="chart")
         drawn = drawing(window_seconds, now, self._beat_seconds)
         async with self._database.session() as session:
-            chosen = await self._fleet(session, fleet)
-            ids = chosen.ids.values()
+            chosen = await self._fleet(session, fleet, drawn.grid.from_)
+            ids = (*chosen.ids.values(), *chosen.left)
             tracks = await read_tracks(session, ids, kind.metrics, drawn)
             covered = await read_coverage(session, ids, drawn.grid.from_, now)
             marks = await scrapes.marks_between(session, ids, drawn.grid.from_, now)
@@ -146,26 +151,30 @@ class Charts:
     async def headline(self, window_seconds: float, now: float, fleet: str | None = None) -> Headline:
         """The state that the overview's sentence is about."""
         async with self._database.session() as session:
-            chosen = await self._fleet(session, fleet)
+            chosen = await self._fleet(session, fleet, now - window_seconds)
             return headline(await read_facts(session, chosen, window_seconds, now))
 
     async def latest(self, engine: str, now: float) -> EngineNumbers:
-        """One engine's numbers; NotFound when there is no such engine."""
+        """One engine's numbers, of its present process alone; NotFound when there is no such engine."""
         async with self._database.session() as session:
             chosen = _only(await self._fleet(session, None), engine)
-            id_ = chosen.ids[engine]
-            gauges = (await read_gauges(session, [id_], _GAUGES, now))[id_]
+            id_, began = chosen.ids[engine], chosen.statuses[0].started_at or 0.0
+            seen = (await read_gauges(session, [id_], _GAUGES, now))[id_]
+            gauges = {key: point for key, point in seen.items() if point.at >= began}
             metrics = ("ttft_seconds_bucket", "preemptions")
-            reading = (await read_gains(session, [id_], metrics, now - RECENT_SECONDS, now))[id_]
+            reading = (await read_gains(session, [id_], metrics, max(now - RECENT_SECONDS, began), now))[id_]
             slots = await read_slots(session, [id_], now)
         return _numbers(gauges, reading, slots, _stale_reason(chosen, reading.coverage, gauges, now))
 
-    async def _fleet(self, session: AsyncSession, fleet: str | None) -> FleetEngines:
+    async def _fleet(self, session: AsyncSession, fleet: str | None, since: float | None = None) -> FleetEngines:
+        """The engines of a fleet, or of all; with those that have left since `since`."""
         if fleet and await fleets.by_name(session, fleet) is None:
             raise NotFound(f"There is no fleet '{fleet}'.", path="fleet")
         ids = await samples.engine_ids(session)
         statuses = [status for status in self._engines.statuses(fleet or None) if status.name in ids]
-        return FleetEngines(statuses, {status.name: ids[status.name] for status in statuses})
+        left = () if since is None else await fleets.left_since(session, fleet or None, since)
+        own = {status.name: ids[status.name] for status in statuses}
+        return FleetEngines(statuses, own, tuple(id_ for id_ in left if id_ not in own.values()))
 
 
 def parse_window(text: str) -> float:
@@ -234,6 +243,11 @@ def _drawn_marks(marks: Sequence[scrapes.Mark]) -> list[ChartMark]:
         )
 
     return [ChartMark(mark.at, mark.kind, mark.text) for mark in marks if not is_told(mark)]
+
+
+def _one_of(chosen: FleetEngines, engine: str, id_: int | None) -> FleetEngines:
+    statuses = [one for one in chosen.statuses if one.name == engine]
+    return FleetEngines(statuses, {} if id_ is None else {engine: id_})
 
 
 def _only(chosen: FleetEngines, engine: str) -> FleetEngines:

@@ -84,9 +84,12 @@ class DeepChecks:
             "environment": version.environment,
             "allow": version.allow,
         }
-        told = await self.validate(draft_of(document), depth, fleet)
+        return await self.keep(version, await self.validate(draft_of(document), depth, fleet))
+
+    async def keep(self, version: VersionView, told: Checkup) -> VersionView:
+        """Keep what was said of a version's content beside it."""
         return await self._profiles.note_validation(
-            version, depth, told.against, told.checked.findings, dict(told.numbers)
+            version, told.depth, told.against, told.checked.findings, dict(told.numbers)
         )
 
     async def _interpreter(self, checkup: Checkup, facts: Facts, spec: EngineSpec) -> Checkup:
@@ -106,11 +109,12 @@ class DeepChecks:
             return _with(checkup, [no_dry_run()])
         checked = checkup.checked
         profile = Profile("draft", 0, 0, checked.kv_transfer_config, checked.flags, checked.environment)
-        arguments = engine_argv(replace(spec, profile=profile))[1 + len(spec.entry) :]
+        own = replace(spec, profile=profile)
+        arguments = engine_argv(own)[1 + len(own.entry) :]
         try:
             # As at a start: a model on this machine needs no hub, and must not wait for one.
             offline = {"HF_HUB_OFFLINE": "1"} if is_path_like(spec.model) else {}
-            told = await self._probe.dry_run(spec.interpreter, arguments, offline | checked.environment)
+            told = await self._probe.dry_run(spec.interpreter, arguments, offline | own.environment)
         except TierdeckError as fault:
             return _with(checkup, [not_heard(fault.message)])
         done = replace(checkup, steps=tuple(told["steps"]), numbers=told["numbers"])

@@ -170,11 +170,14 @@ class EngineProbe:
         self._facts[interpreter] = facts
         if facts.unanswered:
             return
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = self._path(interpreter).with_suffix(".tmp")
         told = {"interpreter": interpreter, "facts": {**vars(facts)}}
-        scratch.write_text(json.dumps(told, default=list))
-        scratch.replace(self._path(interpreter))
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            scratch.write_text(json.dumps(told, default=list))
+            scratch.replace(self._path(interpreter))
+        except OSError as error:  # asked again by the next deck: this one knows it
+            log.warning("what an interpreter told cannot be kept", path=str(scratch), error=str(error))
 
 
 def _facts(told: Mapping[str, Any]) -> Facts:

@@ -24,7 +24,7 @@ async def read_facts(session: AsyncSession, chosen: FleetEngines, window_seconds
     """Read everything `headline` looks at."""
     ids = list(chosen.ids.values())
     metrics = (*SOURCE_METRICS, "offload_stored_bytes", "offload_loaded_bytes", "external_queries")
-    readings = await read_gains(session, ids, metrics, now - window_seconds, now)
+    readings = await read_gains(session, [*ids, *chosen.left], metrics, now - window_seconds, now)
     told = token_origin_of(chosen, readings, window_seconds, now)
     gained = add_gauges(reading.increases for reading in readings.values())
     worst = _worst(chosen.statuses)

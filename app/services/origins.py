@@ -8,7 +8,7 @@ from typing import Any
 
 from app.derive.origin import Origin, origin, together
 from app.services.readings import FleetEngines, Reading
-from app.supervisor.states import EngineState
+from app.supervisor.states import ANSWERING, EngineState
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,14 @@ class TokenOrigin:
 def token_origin_of(
     chosen: FleetEngines, readings: Mapping[int, Reading], window_seconds: float, now: float
 ) -> TokenOrigin:
-    """Add up what the engines' counters gained in the window, and say how far that can be trusted."""
+    """Add up what the engines' counters gained in the window, and say how far that can be trusted.
+
+    Of engines that have left only what they served counts; that they have no numbers now is no gap.
+    """
     with_numbers = [reading for reading in readings.values() if reading.coverage.has_numbers]
     part = together(origin(reading.increases) for reading in with_numbers)
-    gap = next((reading.coverage.reason for reading in readings.values() if reading.coverage.reason), None)
+    staying = (reading for engine, reading in readings.items() if engine not in chosen.left)
+    gap = next((reading.coverage.reason for reading in staying if reading.coverage.reason), None)
     return TokenOrigin(
         window_seconds=window_seconds,
         from_=now - window_seconds,
@@ -91,8 +95,7 @@ def why_no_numbers(chosen: FleetEngines, gap: str | None) -> str:
         return gap
     if EngineState.STARTING in states:
         return "starting"
-    serving = {EngineState.READY, EngineState.STALLED, EngineState.DRAINING}
-    return "no_data" if states & serving else "not_running"
+    return "no_data" if states & ANSWERING else "not_running"
 
 
 def _whole(value: float | None) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,25 +13,29 @@ from typing import Any, Protocol
 import psutil
 
 from app.derive.slots import STATE, TOKEN, pool_sum
-from app.errors import InvalidInput, NotFound
+from app.errors import InvalidInput
 from app.planner.fields import Finding, read_config
+from app.planner.geometry import read_geometry
 from app.planner.host import SlotSizes
 from app.planner.model_files import ModelFiles, read_model
 from app.planner.plan import Plan, make_plan, plan_slots_alone
 from app.planner.profile import asked_by_profile
+from app.planner.running import ToldLayout, layout_findings, same_layout, told_slots
 from app.planner.size_text import size_text
 from app.planner.wish import read_wish
+from app.profiles.check import Draft, read_settings
+from app.profiles.context import Platform
+from app.profiles.normal import normal_flags
 from app.scrape.names import SeriesKey
 from app.services.profiles import Profiles
 from app.services.readings import FRESH_SECONDS, read_gauges
+from app.services.surroundings import DRIVER, no_fleet, state_settings
 from app.store.database import Database
 from app.store.queries.engines import EngineDefinition, all_definitions
 from app.supervisor.loglines import LogLine
 
-#: Where the NVIDIA driver shows itself; without it an engine runs on the CPU.
-DRIVER = Path("/proc/driver/nvidia/version")
 TOLD_BLOCK = re.compile(r"Setting attention block size to (\d+) tokens")
-GAUGES = ("host_slots", "host_bytes")
+GAUGES = ("host_slots", "host_bytes", "cache_config")
 
 
 class Logs(Protocol):
@@ -47,12 +52,21 @@ class FleetModel:
     fleet: str
     engine: str
     model: str
+    base_flags: Mapping[str, Any]
+    """Flags of the fleet that a profile does not set."""
+    base_environment: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    """What is planned with whatever the profile: the platform, and the weights that lie beside the model."""
     profile: str
     version: int
     asked: dict[str, Any]
+    """What is to be planned."""
+    runs: dict[str, Any]
+    """What its engine was started with, in the same words."""
+    running_since: float | None
     files: ModelFiles | None
     """None when the model is not on this machine."""
-    why_not: str
+    why_not: InvalidInput | None
     """Then the reason."""
 
 
@@ -63,6 +77,8 @@ class Planning:
         self._database = database
         self._profiles = profiles
         self._logs = logs
+        self._logged_blocks: dict[tuple[str, float], int | None] = {}
+        """By engine and start: reading a log to its beginning takes too long to do it while somebody types."""
 
     async def plan(self, asked: Mapping[str, Any], config: str | dict[str, Any] | None, model: str | None) -> Plan:
         """Plan a config that was sent or a model on this machine. Raises InvalidInput."""
@@ -80,13 +96,24 @@ class Planning:
         found = await self.fleet_model(fleet)
         return await self.of_running(found, found.asked, now)
 
-    async def of_running(self, found: FleetModel, asked: Mapping[str, Any], now: float) -> Plan:
-        """Plan a fleet's model; slots as its engine has them while it runs. Raises InvalidInput."""
+    async def of_running(
+        self, found: FleetModel, asked: Mapping[str, Any], now: float, told: ToldLayout | None = None
+    ) -> Plan:
+        """Plan a fleet's model; slots as its engine has them while it runs with slots of that size.
+
+        Where the engine tells other sizes than the model's own fields, that is a finding. `told` spares asking
+        again. Raises InvalidInput.
+        """
         if found.files is None:
-            raise InvalidInput(found.why_not, path="model")
+            raise found.why_not or InvalidInput("There is no model.", path="model")
         plan = _plan_files(found.files, asked)
-        running = await self._running_slots(found, plan, now)
-        return plan if running is None else _plan_files(found.files, asked, running)
+        if not same_layout(plan.wish, read_wish(found.runs)):
+            return plan
+        told = told or await self.told_layout(found, now)
+        differing = layout_findings(plan, told)
+        if (slots := told_slots(plan, told)) is not None:
+            plan = _plan_files(found.files, asked, slots)
+        return replace(plan, findings=(*differing, *plan.findings))
 
     async def fleet_model(self, fleet: str | None) -> FleetModel:
         """The model and settings of a fleet; of the first one without a name. Raises NotFound."""
@@ -94,43 +121,76 @@ class Planning:
             definitions = await all_definitions(session)
         chosen = [one for one in definitions if fleet in (None, "", one.fleet.name)]
         if not chosen:
-            raise NotFound(f"There is no fleet named {fleet!r}." if fleet else "There is no fleet.", path="fleet")
+            raise no_fleet(fleet)
         return await self._fleet_model(chosen[0])
 
     async def of_profile(self, name: str, number: int | None) -> FleetModel:
-        """The first fleet's model with the settings of a profile version. Raises NotFound."""
+        """The model of the fleet that runs a profile version, or else of the first, with its settings.
+
+        Raises NotFound.
+        """
         version = await self._profiles.version(name, number)
-        found = await self.fleet_model(None)
-        asked = {**_surroundings(found.files), **asked_by_profile(version.kv_transfer_config, version.flags)}
-        return replace(found, asked=asked, profile=name, version=version.number)
+        fleet = await self._fleet_of(version.runs_on)
+        found = await self.of_settings(version.kv_transfer_config, version.flags, fleet)
+        return replace(found, profile=name, version=version.number)
+
+    async def _fleet_of(self, engines: Sequence[str]) -> str | None:
+        async with self._database.session() as session:
+            definitions = await all_definitions(session)
+        return next((one.fleet.name for one in definitions if one.engine.name in engines), None)
+
+    async def of_settings(
+        self, kv_transfer_config: Mapping[str, Any], flags: Mapping[str, Any], fleet: str | None = None
+    ) -> FleetModel:
+        """A fleet's model with these settings, saved or not; the first fleet's without a name. Raises NotFound."""
+        found = await self.fleet_model(fleet)
+        asked = {**found.machine, **asked_by_profile(kv_transfer_config, {**found.base_flags, **flags})}
+        return replace(found, asked=asked, profile="", version=0)
+
+    async def of_draft(self, draft: Draft, fleet: str | None = None) -> FleetModel:
+        """The same for texts as typed. Raises NotFound, and InvalidInput at the first text that is not read."""
+        config, flags, unread = read_settings(draft)
+        if unread:
+            raise InvalidInput(unread[0].sentence, path=unread[0].path, values=unread[0].values)
+        return await self.of_settings(config, flags, fleet)
 
     async def _fleet_model(self, one: EngineDefinition) -> FleetModel:
         version = await self._profiles.by_version_id(one.engine.running_version_id or one.version.id)
         files, why_not = await asyncio.to_thread(_find_model, one.fleet.model)
-        asked = {**_surroundings(files), **asked_by_profile(version.kv_transfer_config, version.flags)}
+        base_flags = normal_flags(one.fleet.base_flags).value
+        flags = {**base_flags, **version.flags}
+        machine = _machine(files, (await self._profiles.context(one.fleet.name)).platform)
+        asked = machine | asked_by_profile(version.kv_transfer_config, flags)
         return FleetModel(
             fleet=one.fleet.name,
             engine=one.engine.name,
             model=one.fleet.model,
+            base_flags=base_flags,
+            base_environment=one.fleet.environment,
+            machine=machine,
             profile=version.profile,
             version=version.number,
             asked=asked,
+            runs=asked,
+            running_since=one.engine.pid_started_at,
             files=files,
             why_not=why_not,
         )
 
-    async def _running_slots(self, found: FleetModel, plan: Plan, now: float) -> SlotSizes | None:
-        """The slots' sizes as the engine's own numbers tell them, while it runs."""
+    async def told_layout(self, found: FleetModel, now: float) -> ToldLayout:
+        """What the engine's own numbers and log tell, while it runs; nothing otherwise."""
         gauges = await self._gauges(found.engine, now)
-        if plan.host is None or plan.model is None or plan.host.arena is not None:
-            return None  # in an arena the pools' numbers say what is free, not how large a slot is
-        token, state = _slot_bytes(gauges, TOKEN), _slot_bytes(gauges, STATE)
-        if token is None:
-            return None
-        workers = plan.model.sizes.workers
-        block = await asyncio.to_thread(self._told_block, found.engine) or plan.model.block_tokens
-        chunk = plan.host.chunk_tokens // plan.model.block_tokens * block
-        return SlotSizes(token / workers, (state or 0) / workers, chunk, workers)
+        if not gauges:
+            return ToldLayout()
+        start = (found.engine, found.running_since or 0.0)
+        if start not in self._logged_blocks:  # an engine with numbers has told it, or does not
+            self._logged_blocks[start] = await asyncio.to_thread(self._logged_block, *start)
+        block = self._logged_blocks[start]
+        return ToldLayout(
+            block_tokens=max(block or 0, _configured_block(gauges) or 0) or None,
+            token_slot_bytes=_slot_bytes(gauges, TOKEN),
+            state_slot_bytes=_slot_bytes(gauges, STATE),
+        )
 
     async def _gauges(self, engine: str, now: float) -> dict[SeriesKey, float]:
         async with self._database.session() as session:
@@ -139,9 +199,10 @@ class Planning:
         points = next(iter(read.values()), {})
         return {key: point.value for key, point in points.items() if now - point.at <= FRESH_SECONDS}
 
-    def _told_block(self, engine: str) -> int | None:
+    def _logged_block(self, engine: str, since: float) -> int | None:
+        """The enlarged block, from the log of the present start."""
         lines = self._logs.log_tail(engine, lines=1, search="Setting attention block size to")
-        match = TOLD_BLOCK.search(lines[-1].text) if lines else None
+        match = TOLD_BLOCK.search(lines[-1].text) if lines and (lines[-1].at or since) >= since else None
         return int(match[1]) if match else None
 
 
@@ -161,18 +222,24 @@ def _with_memory(plan: Plan) -> Plan:
     return replace(plan, findings=(*plan.findings, found))
 
 
-def _find_model(model: str) -> tuple[ModelFiles | None, str]:
+def _find_model(model: str) -> tuple[ModelFiles | None, InvalidInput | None]:
     if not Path(model).expanduser().is_absolute():
-        return None, f"{model} is a hub name; paste its config.json."
+        return None, InvalidInput(
+            "%(model)s is a hub name; paste its config.json.", path="model", values={"model": model}
+        )
     try:
-        return read_model(model), ""
+        return read_model(model), None
     except InvalidInput as error:
-        return None, error.message
+        return None, error
 
 
-def _surroundings(files: ModelFiles | None) -> dict[str, Any]:
-    """What this machine and the model's directory tell of themselves."""
-    asked: dict[str, Any] = {"platform": "cuda" if DRIVER.exists() else "cpu"}
+def _machine(files: ModelFiles | None, platform: Platform | None) -> dict[str, Any]:
+    """What this machine and the model's directory tell of themselves. `platform` as far as the engine told it."""
+    runs_on: Platform = platform or ("cuda" if DRIVER.exists() else "cpu")
+    asked: dict[str, Any] = {"platform": runs_on}
+    if files is not None:
+        with suppress(InvalidInput):  # told when it is planned
+            asked |= state_settings(read_geometry(files.config), runs_on)
     if files is not None and files.weights_bytes is not None:
         asked["weights_bytes"] = files.weights_bytes
     return asked
@@ -181,4 +248,10 @@ def _surroundings(files: ModelFiles | None) -> dict[str, Any]:
 def _slot_bytes(gauges: Mapping[SeriesKey, float], pool: str) -> float | None:
     """Of one slot of a pool over all workers."""
     slots, held = pool_sum(gauges, "host_slots", pool), pool_sum(gauges, "host_bytes", pool)
-    return held / slots if slots and held is not None else None
+    return held / slots if slots and held else None
+
+
+def _configured_block(gauges: Mapping[SeriesKey, float]) -> int | None:
+    """The block that the engine's scheduler counts in."""
+    blocks = [key.label("block_size") for key in gauges if key.name == "cache_config"]
+    return max((int(block) for block in blocks if block.isdigit()), default=None)

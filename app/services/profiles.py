@@ -116,7 +116,7 @@ class Profiles:
             running = await queries.engines_by_running_version(session)
             checked = await queries.newest_validations(session, [row.id for row in rows])
         if not rows:
-            raise NotFound(f"There is no profile named {name!r}.", path="profile")
+            raise NotFound('There is no profile named "%(name)s".', path="profile", values={"name": name})
         return [_view(name, row, running, checked) for row in rows]
 
     async def version(self, name: str, number: int | None = None) -> VersionView:
@@ -127,17 +127,17 @@ class Profiles:
         for version in versions:
             if version.number == number:
                 return version
-        raise NotFound(f"Profile {name!r} has no version {number}; the newest is {versions[0].number}.", path="version")
+        values = {"name": name, "number": number, "newest": versions[0].number}
+        sentence = 'Profile "%(name)s" has no version %(number)s; the newest is %(newest)s.'
+        raise NotFound(sentence, path="version", values=values)
 
     async def by_version_id(self, version_id: int) -> VersionView:
         """The version with this id. Raises NotFound."""
         async with self._database.session() as session:
-            found = await queries.version_with_profile(session, version_id)
+            profile, version = await queries.known_version(session, version_id)
             running = await queries.engines_by_running_version(session)
             checked = await queries.newest_validations(session, [version_id])
-        if found is None:
-            raise NotFound(f"There is no profile version with id {version_id}.", path="version_id")
-        return _view(found[0].name, found[1], running, checked)
+        return _view(profile.name, version, running, checked)
 
     async def context(self, fleet: str | None = None, engine_version: Version | None = None) -> Context:
         """What a draft is checked against. Raises NotFound."""
@@ -158,7 +158,7 @@ class Profiles:
         checked = check(draft, context)
         for finding in checked.findings:
             if finding.severity == "error":
-                raise InvalidInput(finding.message, path=finding.path, code="invalid_profile")
+                raise InvalidInput(finding.sentence, path=finding.path, code="invalid_profile", values=finding.values)
         async with self._database.begin() as session:
             _, version = await queries.add_version(
                 session,
@@ -245,7 +245,8 @@ class Profiles:
     async def _new(self, name: str, document: Mapping[str, Any], author: str, comment: str) -> VersionView:
         async with self._database.session() as session:
             if await queries.versions_of(session, name):
-                raise Conflict(f"There is a profile named {name!r} already; choose another name.", path="name")
+                sentence = 'There is a profile named "%(name)s" already; choose another name.'
+                raise Conflict(sentence, path="name", values={"name": name})
         return await self.save(name, draft_of(document), author, comment)
 
 
@@ -283,9 +284,8 @@ def against(context: Context) -> dict[str, Any]:
 
 def _check_name(name: str) -> None:
     if not name or len(name) > NAME_LIMIT or not all(c.isalnum() or c in "-_." for c in name):
-        raise InvalidInput(
-            f"Name the profile with letters, digits, '-', '_' and '.', at most {NAME_LIMIT} of them.", path="name"
-        )
+        sentence = "Name the profile with letters, digits, '-', '_' and '.', at most %(most)s of them."
+        raise InvalidInput(sentence, path="name", values={"most": NAME_LIMIT})
 
 
 def _view(

@@ -30,6 +30,8 @@ class FleetEngines:
 
     statuses: Sequence[EngineStatus]
     ids: Mapping[str, int]
+    left: Sequence[int] = ()
+    """Ids of those that have left since the window began: what they served is part of it."""
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.errors import InvalidInput, NotFound
 from app.planner.geometry import Geometry, read_geometry
 from app.planner.model_files import read_model
-from app.planner.plan import make_plan
+from app.planner.plan import check_chunk, make_plan
 from app.planner.profile import asked_by_profile
 from app.planner.wish import read_wish
 from app.profiles.context import USUAL_VERSION, Box, Claim, Context, ModelFacts, Platform, Version
 from app.profiles.memory import total_bytes
+from app.profiles.normal import normal_flags
 from app.store.database import Database
 from app.store.queries.engines import EngineDefinition, all_definitions
 from app.supervisor import machine
 
+if TYPE_CHECKING:
+    from app.services.profiles import VersionView
+    from app.store.models import ProfileVersionRow
+
 #: Where the NVIDIA driver shows itself; without it an engine runs on the CPU.
 DRIVER = Path("/proc/driver/nvidia/version")
+CPU_FACTS = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,13 @@ class Surroundings:
         return Context(
             engine_version=version or known.engine_version or USUAL_VERSION,
             platform=platform,
-            model=self._model(own[0].fleet.model, platform) if own else None,
+            model=(facts := self._model(own[0].fleet.model, platform) if own else None),
+            unread_model=own[0].fleet.model if own and facts is None and _is_here(own[0].fleet.model) else "",
             box=read_box(claims_of(others)),
             engines=max(1, len(own)),
+            base_flags=normal_flags(own[0].fleet.base_flags).value if own else {},
+            base_environment=own[0].fleet.environment if own else {},
+            devices=tuple(map(str, own[0].engine.devices)) if own else (),
         )
 
     def _model(self, model: str, platform: Platform) -> ModelFacts | None:
@@ -91,6 +102,10 @@ class Surroundings:
             longest_tokens=found.geometry.longest_tokens,
             architectures=tuple(map(str, architectures)) if isinstance(architectures, list) else (),
             block_of=lambda flags: _block(found, platform, flags),
+            takes_ranks=lambda ranks: _refusal(lambda: found.geometry.check_workers(ranks)) is None,
+            refused_chunk=lambda blocks, tokens: (
+                _refusal(lambda: check_chunk(blocks, tokens)) if found.geometry.window_layers else None
+            ),
         )
 
     def _read(self, model: str) -> _Model | None:
@@ -108,13 +123,43 @@ class Surroundings:
         return self._models[key]
 
 
+@cache
+def has_fast_states() -> bool:
+    """True on a CPU whose kernels make vLLM keep recurrent states in float32 (AVX-512 with bf16)."""
+    try:
+        return "avx512_bf16" in CPU_FACTS.read_text()
+    except OSError:
+        return True
+
+
+def state_settings(geometry: Geometry, platform: Platform) -> dict[str, Any]:
+    """How the states are kept where no flag says it, as far as this machine decides that."""
+    own = geometry.state_dtype
+    return {"state_dtype": own} if platform == "cpu" and own is not None and not has_fast_states() else {}
+
+
 def fleet_of(definitions: Sequence[EngineDefinition], fleet: str | None) -> list[EngineDefinition]:
     """The engines of a fleet; of the only one without a name, none when there are several. Raises NotFound."""
     names = {one.fleet.name for one in definitions}
     if fleet and fleet not in names:
-        raise NotFound(f"There is no fleet named {fleet!r}.", path="fleet")
+        raise no_fleet(fleet)
     wanted = fleet or (next(iter(names)) if len(names) == 1 else None)
     return [one for one in definitions if one.fleet.name == wanted]
+
+
+def no_fleet(name: str | None) -> NotFound:
+    """The error where a fleet is not there, or there is none at all."""
+    if not name:
+        return NotFound("There is no fleet.", path="fleet")
+    return NotFound('There is no fleet named "%(name)s".', path="fleet", values={"name": name})
+
+
+def host_bytes(
+    version: ProfileVersionRow | VersionView, base_flags: Mapping[str, Any], base_environment: Mapping[str, Any]
+) -> int:
+    """Host memory, over all ranks, of an engine with this version in a fleet with these flags and variables."""
+    flags, environment = {**base_flags, **version.flags}, {**base_environment, **version.environment}
+    return total_bytes(version.kv_transfer_config, flags, environment)
 
 
 def claims_of(definitions: Sequence[EngineDefinition]) -> tuple[Claim, ...]:
@@ -123,7 +168,7 @@ def claims_of(definitions: Sequence[EngineDefinition]) -> tuple[Claim, ...]:
         Claim(
             fleet=one.fleet.name,
             profile=f"{one.profile.name} v{one.version.number}",
-            bytes=total_bytes(one.version.kv_transfer_config, one.version.flags, one.version.environment),
+            bytes=host_bytes(one.version, one.fleet.base_flags, one.fleet.environment),
         )
         for one in definitions
     )
@@ -140,6 +185,20 @@ def read_box(claims: tuple[Claim, ...] = ()) -> Box:
     )
 
 
+def _is_here(model: str) -> bool:
+    """True for a directory or file; the name of a model on a hub is read nowhere."""
+    return Path(model).expanduser().is_absolute()
+
+
+def _refusal(check: Callable[[], None]) -> InvalidInput | None:
+    """Why the planner would not go on."""
+    try:
+        check()
+    except InvalidInput as refusal:
+        return refusal
+    return None
+
+
 def _read_geometry(model: str) -> _Model | None:
     try:
         config = read_model(model).config
@@ -150,7 +209,8 @@ def _read_geometry(model: str) -> _Model | None:
 
 def _block(model: _Model, platform: Platform, flags: Mapping[str, Any]) -> int | None:
     """The block that the planner expects; None where it cannot tell."""
-    asked = {**asked_by_profile({}, {**flags, "block-size": None}), "platform": platform}
+    settings = asked_by_profile({}, {**flags, "block-size": None})
+    asked = {**state_settings(model.geometry, platform), **settings, "platform": platform}
     try:
         plan = make_plan(model.config, read_wish(asked))
     except InvalidInput:

@@ -10,6 +10,7 @@ from app.web import formats, words
 from app.web.blocks import AlertLine, Choice, DeliveryLine, FlipLine, RuleField, RuleForm, Shell, WebhookLine
 from app.web.contexts import AlertsPage
 from app.web.i18n import Gettext, Language
+from app.web.retold import retold
 
 CHANNELS = ("generic", "slack", "discord", "feishu", "dingtalk")
 
@@ -59,7 +60,7 @@ def _rule_form(rule: RuleView, alerts: Sequence[AlertView], _: Gettext) -> RuleF
         is_enabled=rule.enabled,
         fields=tuple(_rule_field(name, value, _) for name, value in rule.parameters.items()),
         alerts=tuple(
-            AlertLine(alert.fleet, words.alert_badge(alert.state, _), alert.since, alert.sentence)
+            AlertLine(alert.fleet, words.alert_badge(alert.state, _), alert.since, retold(alert.sentence, _))
             for alert in alerts
             if alert.rule_id == rule.id
         ),
@@ -67,7 +68,10 @@ def _rule_form(rule: RuleView, alerts: Sequence[AlertView], _: Gettext) -> RuleF
 
 
 def _explanation(kind: str, _: Gettext) -> str:
-    texts = {"host_hits_low": _("Fires when host memory serves almost nothing while much of the input is recomputed.")}
+    texts = {
+        "host_hits_low": _("Fires when host memory serves almost nothing while much of the input is recomputed."),
+        "engine_down": _("Fires when an engine was given up after equal failures, or is stalled."),
+    }
     return texts.get(kind, kind)
 
 
@@ -98,7 +102,7 @@ def _flip_line(flip: FlipView, _: Gettext) -> FlipLine:
         fleet=flip.fleet or "",
         old=words.alert_badge(flip.old, _),
         new=words.alert_badge(flip.new, _),
-        sentence=flip.sentence,
+        sentence=retold(flip.sentence, _),
     )
 
 

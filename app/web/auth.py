@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
-from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config import Settings
 from app.errors import Forbidden, TierdeckError, Unauthorized
+from app.proxy.routes import is_door
 from app.services.signin import COOKIE_NAME, SignIn
 from app.web.deps import get_deck
 from app.web.errors import error_response, is_page
@@ -49,9 +50,10 @@ def access_of(path: str) -> Access:
     """The rule for a path; everything that is not listed needs a sign-in."""
     if path in OPEN_PATHS or path.startswith("/static/"):
         return Access.OPEN
-    return Access.DOOR if path.startswith("/v1/") else Access.SIGNED_IN
+    return Access.DOOR if is_door(path) else Access.SIGNED_IN
 
 
+@lru_cache(maxsize=64)
 def is_loopback_host(host: str) -> bool:
     """True when a Host header names this machine."""
     return (urlsplit(f"//{host}").hostname or "") in LOOPBACK_NAMES
@@ -117,10 +119,10 @@ class Guard:
         request = Request(scope)
         refusal = self._refusal(request)
         target = self._app if refusal is None else refusal
-        await target(scope, receive, send if access_of(request.url.path) is Access.DOOR else _secured(send))
+        await target(scope, receive, send if access_of(scope["path"]) is Access.DOOR else _secured(send))
 
     def _refusal(self, request: Request) -> Response | None:
-        access = access_of(request.url.path)
+        access = access_of(request.scope["path"])
         deck = get_deck(request)
         try:
             identity = _identify(deck.signin, deck.settings, request, access)
@@ -130,11 +132,6 @@ class Guard:
         except TierdeckError as error:
             return error_response(request, error)
         return None
-
-
-def install_sign_in(app: FastAPI) -> None:
-    """Put the guard in front of every route of `app`."""
-    app.add_middleware(Guard)
 
 
 def _identify(signin: SignIn, settings: Settings, request: Request, access: Access) -> Identity:
@@ -157,7 +154,7 @@ def _presented_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
-    return request.headers.get("x-api-key", "") if request.url.path.startswith("/v1/") else ""
+    return request.headers.get("x-api-key", "") if is_door(request.scope["path"]) else ""
 
 
 def _sign_in_first(request: Request, error: Unauthorized) -> Response:

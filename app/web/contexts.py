@@ -12,30 +12,39 @@ from typing import ClassVar
 from app.web.blocks import (
     ChartBlock,
     Choice,
-    Comparison,
     DeliveryLine,
     EngineAction,
     EngineLine,
     Fact,
     FiringAlert,
-    FleetTarget,
     FlipLine,
-    FormGroup,
     Move,
-    PresetLine,
-    ProfileLine,
-    RolloutBlock,
     RuleForm,
-    RunLine,
     Sentence,
     Share,
     Shell,
     StateBadge,
     Tile,
-    VersionLine,
     WebhookLine,
 )
-from app.web.plan_blocks import PlanFault, PlanGroup, PlanResult
+from app.web.fleet_blocks import FleetBlock, FleetButton
+from app.web.plan_blocks import PlanFault, PlanGroup, PlanResult, Remark, SlotsBlock
+from app.web.profile_blocks import (
+    Comparison,
+    FieldChange,
+    FleetTarget,
+    FormGroup,
+    PresetLine,
+    PreviewEngine,
+    PreviewFact,
+    ProfileLine,
+    RolloutBlock,
+    RunLine,
+    StrategyLine,
+    VersionLine,
+)
+from app.web.request_blocks import RequestLine
+from app.web.rollout_blocks import ClientFact, RolloutAct, RolloutLine, RolloutLogLine, TurnRow
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class OverviewPage(Page):
     fleets: tuple[Choice, ...]
     fleet: str
     sentence: Sentence
+    faults: tuple[str, ...]
+    """What the deck itself does not get on with, as sentences."""
     alerts: tuple[FiringAlert, ...]
     tiles: tuple[Tile, ...]
     shares: tuple[Share, ...]
@@ -112,6 +123,18 @@ class EnginePage(Page):
     moves: tuple[Move, ...]
     log_href: str
     log_file: str
+
+
+@dataclass(frozen=True)
+class FleetsPage(Page):
+    """/fleets: what each fleet is set to, its engines, and what can be done."""
+
+    template = "fleets.html"
+    refresh_href: str
+    fleets: tuple[FleetBlock, ...]
+    profiles: tuple[Choice, ...]
+    routings: tuple[Choice, ...]
+    new: FleetButton
 
 
 @dataclass(frozen=True)
@@ -154,6 +177,63 @@ class ProfilePage(Page):
 
 
 @dataclass(frozen=True)
+class DraftPlanPage(Page):
+    """What a profile buys as it is typed, a part of the editor's page."""
+
+    template = "draft_plan.html"
+    origin: str
+    session_tokens: int
+    """How long the sessions are that are counted."""
+    slots: SlotsBlock | None
+    missing: str
+    """Why there are no slots."""
+    remarks: tuple[Remark, ...]
+
+
+@dataclass(frozen=True)
+class RolloutPreviewPage(Page):
+    """What applying a version would do, a part of the dialog that asks before it is done."""
+
+    template = "rollout_preview.html"
+    fleet: str
+    replaces: str
+    changes: tuple[FieldChange, ...]
+    means: tuple[FieldChange, ...]
+    strategies: tuple[StrategyLine, ...]
+    engines: tuple[PreviewEngine, ...]
+    facts: tuple[PreviewFact, ...]
+    drain_seconds: str
+
+
+@dataclass(frozen=True)
+class RolloutsPage(Page):
+    """/rollouts: what was applied, when, and what came of it."""
+
+    template = "rollouts.html"
+    refresh_href: str
+    rollouts: tuple[RolloutLine, ...]
+
+
+@dataclass(frozen=True)
+class RolloutPage(Page):
+    """/rollouts/{rollout_id}: engines as rows, steps as columns, what clients feel, the log."""
+
+    template = "rollout.html"
+    refresh_href: str
+    is_running: bool
+    rollout: RolloutLine
+    profile_href: str
+    waits_for: str
+    limit: str
+    columns: tuple[str, ...]
+    rows: tuple[TurnRow, ...]
+    clients: tuple[ClientFact, ...]
+    acts: tuple[RolloutAct, ...]
+    log: tuple[RolloutLogLine, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True)
 class PlannerPage(Page):
     """/planner: what a model keeps, whether it fits the card, what a host tier holds of it."""
 
@@ -164,6 +244,30 @@ class PlannerPage(Page):
     groups: tuple[PlanGroup, ...]
     fault: PlanFault | None
     result: PlanResult | None
+
+
+@dataclass(frozen=True)
+class RequestsPage(Page):
+    """/requests: what was asked, who served it, where its input came from, how it ended."""
+
+    template = "requests.html"
+    refresh_href: str
+    is_newest: bool
+    """False on a page of older ones: nothing new appears there."""
+    now: tuple[Fact, ...]
+    fleets: tuple[Choice, ...]
+    engines: tuple[Choice, ...]
+    """Empty while there is nothing to choose between; fleets likewise."""
+    outcomes: tuple[Choice, ...]
+    session: str
+    is_filtered: bool
+    all_href: str
+    requests: tuple[RequestLine, ...]
+    newest_href: str
+    older_href: str
+    cached_missing: str
+    """The flag that makes the engines tell what was cached, when none of them does."""
+    api_href: str
 
 
 @dataclass(frozen=True)

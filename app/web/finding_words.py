@@ -1,10 +1,11 @@
-"""Findings of a profile in the reader's language, as JSON. Pure."""
+"""Findings and errors in the reader's language; findings as JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from app.errors import TierdeckError
 from app.profiles.finding import Finding, Fix, filled
 from app.services.deep_checks import Checkup
 from app.web.i18n import Gettext, Language
@@ -18,6 +19,11 @@ def findings_json(findings: Iterable[Finding], _: Gettext) -> list[dict[str, Any
 def said(sentence: str, values: dict[str, Any], _: Gettext) -> str:
     """A template and the words in it in the reader's language; what is not known there stays English."""
     return filled(_(sentence), {key: _(value) if isinstance(value, str) else value for key, value in values.items()})
+
+
+def told_error(error: TierdeckError, _: Gettext) -> str:
+    """An error's sentence in the reader's language; one that is not known there stays English."""
+    return said(error.sentence, dict(error.values), _)
 
 
 def depth_summary(told: Checkup, language: Language) -> str:

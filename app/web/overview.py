@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 from app.derive.headline import Headline
 from app.services.alerts import AlertView
 from app.services.charts import CHARTS, EngineNumbers, TokenOrigin
-from app.supervisor.states import ALIVE
+from app.supervisor.states import ALIVE, ANSWERING
 from app.supervisor.status import EngineStatus
 from app.web import formats, words
 from app.web.blocks import ChartBlock, Choice, EngineLine, FiringAlert, Share, Shell, Tile
 from app.web.contexts import OverviewPage
 from app.web.i18n import Gettext, Language
+from app.web.retold import retold
 
 WINDOWS = ("5m", "1h", "6h", "24h", "7d")
 DEFAULT_WINDOW = "1h"
@@ -35,6 +36,8 @@ class OverviewFacts:
     engines: Sequence[EngineStatus]
     numbers: Mapping[str, EngineNumbers]
     alerts: Sequence[AlertView] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """Of the deck's loops, by name."""
 
 
 def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> OverviewPage:
@@ -49,7 +52,8 @@ def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> Ove
         fleets=_fleet_choices(facts, _),
         fleet=facts.fleet,
         sentence=words.sentence(facts.headline, language, _engine_href(_troubled(shown))),
-        alerts=_firing(facts),
+        faults=tuple(words.loop_fault(name, why, _) for name, why in facts.faults.items()),
+        alerts=_firing(facts, _),
         tiles=_tiles(facts.origin, facts.before, _),
         shares=_shares(facts.origin, _),
         origin_reason=_origin_reason(facts.origin, _),
@@ -58,9 +62,9 @@ def overview_page(shell: Shell, language: Language, facts: OverviewFacts) -> Ove
     )
 
 
-def _firing(facts: OverviewFacts) -> tuple[FiringAlert, ...]:
+def _firing(facts: OverviewFacts, _: Gettext) -> tuple[FiringAlert, ...]:
     return tuple(
-        FiringAlert(alert.rule, alert.fleet, alert.sentence, alert.since)
+        FiringAlert(alert.rule, alert.fleet, retold(alert.sentence, _), alert.since)
         for alert in facts.alerts
         if alert.state == "firing" and facts.fleet in {"", alert.fleet}
     )
@@ -162,7 +166,7 @@ def _origin_reason(origin: TokenOrigin, _: Gettext) -> str:
 
 def _engine_line(engine: EngineStatus, numbers: EngineNumbers | None, now: float, _: Gettext) -> EngineLine:
     is_alive = engine.state in ALIVE
-    shown = numbers if numbers and is_alive else EngineNumbers()
+    shown = present_numbers(engine, numbers)
     version = engine.running_version if engine.running_version is not None else engine.wanted_version
     return EngineLine(
         name=engine.name,
@@ -170,7 +174,7 @@ def _engine_line(engine: EngineStatus, numbers: EngineNumbers | None, now: float
         fleet=engine.fleet,
         badge=words.state_badge(engine.state, _),
         since=engine.since,
-        cause=engine.cause,
+        cause=retold(engine.cause, _),
         profile=f"{engine.wanted_profile} v{version}",
         profile_href=f"/profiles/{quote(engine.wanted_profile)}?version={version}",
         uptime=formats.duration(now - engine.started_at if engine.started_at and is_alive else None),
@@ -180,6 +184,16 @@ def _engine_line(engine: EngineStatus, numbers: EngineNumbers | None, now: float
         ttft=formats.duration(shown.ttft_p50_seconds),
         stale=words.reason(shown.stale_reason, _),
     )
+
+
+def present_numbers(engine: EngineStatus, numbers: EngineNumbers | None) -> EngineNumbers:
+    """Numbers of an engine that answers; of another they would be those of a process that has ended.
+
+    Why there are none is told all the same.
+    """
+    if numbers is None or engine.state in ANSWERING:
+        return numbers or EngineNumbers()
+    return EngineNumbers(stale_reason=numbers.stale_reason)
 
 
 def _fleet_choices(facts: OverviewFacts, _: Gettext) -> tuple[Choice, ...]:

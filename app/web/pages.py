@@ -6,20 +6,22 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from app.errors import NotFound
+from app.rollouts.strategy import Strategy
 from app.services.charts import parse_window
-from app.web import account, planner
+from app.services.surroundings import no_fleet
+from app.web import account, fleets, planner, requests, rollout_routes
 from app.web.alert_page import AlertFacts, alerts_page
 from app.web.contexts import DocsPage
 from app.web.deps import DeckDep
-from app.web.engine_page import engine_page
+from app.web.engine_page import EngineNow, engine_page
 from app.web.overview import DEFAULT_WINDOW, OverviewFacts, default_window, overview_page
-from app.web.profile_facts import Wanted, box_of, profile_facts
+from app.web.profile_facts import Wanted, box_of, preset_named, profile_facts
 from app.web.profile_page import new_profile_page, profile_page, profiles_page
 from app.web.render import language_of, render, shell
+from app.web.rollout_preview import rollout_preview_page, seconds_or_none
 
 if TYPE_CHECKING:
     from app.deck import Deck
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 router = APIRouter(include_in_schema=False)
 router.include_router(account.router)
 router.include_router(planner.router)
+router.include_router(rollout_routes.router)
+router.include_router(fleets.router)
+router.include_router(requests.router)
 
 TRANSITIONS_SHOWN = 30
 FLIPS_SHOWN = 20
@@ -48,13 +53,15 @@ async def overview(request: Request, deck: DeckDep, window: str = "", fleet: str
 async def engine(request: Request, deck: DeckDep, name: str) -> Response:
     """One engine: its state, what can be done, what it was, its log."""
     status = deck.engines.status(name)
+    others = [one for one in deck.engines.statuses(status.fleet) if one.name != name]
     page = engine_page(
         shell(request, name, "overview"),
         language_of(request),
-        status,
+        EngineNow(
+            status, await deck.engines.host_memory(name), any(one.serves for one in others), deck.door.in_flight(name)
+        ),
         await deck.engines.transitions(name, TRANSITIONS_SHOWN),
         await deck.charts.latest(name, time.time()),
-        deck.door.in_flight(name),
         deck.settings.log_dir,
     )
     return render(request, page)
@@ -63,17 +70,20 @@ async def engine(request: Request, deck: DeckDep, name: str) -> Response:
 @router.get("/profiles")
 async def profiles(request: Request, deck: DeckDep) -> Response:
     """Every profile and where it runs."""
-    title = language_of(request).gettext("Profiles")
-    return render(request, profiles_page(shell(request, title, "profiles"), await deck.profiles.list()))
+    language = language_of(request)
+    summaries, engines = await deck.profiles.list(), deck.engines.statuses()
+    page = profiles_page(shell(request, language.gettext("Profiles"), "profiles"), language, summaries, engines)
+    return render(request, page)
 
 
 @router.get("/new-profile")
-async def new_profile(request: Request, deck: DeckDep) -> Response:
-    """The editor on an empty sheet."""
-    language = language_of(request)
+async def new_profile(request: Request, deck: DeckDep, preset: str = "") -> Response:
+    """The editor on an empty sheet, or on a preset. Raises NotFound."""
+    language, box = language_of(request), await box_of(deck)
+    begun = preset_named(preset, box)
     title = language.gettext("New profile")
     fleets = sorted({status.fleet for status in deck.engines.statuses()})
-    page = new_profile_page(shell(request, title, "profiles"), language, await box_of(deck), fleets)
+    page = new_profile_page(shell(request, title, "profiles"), language, box, fleets, begun)
     return render(request, page)
 
 
@@ -90,6 +100,21 @@ async def profile(
     wanted = Wanted(name, version, compare, other)
     facts = await profile_facts(deck, wanted, time.time())
     return render(request, profile_page(shell(request, name, "profiles"), language_of(request), facts))
+
+
+@router.post("/profiles/{name}/preview")
+async def rollout_preview(
+    request: Request,
+    deck: DeckDep,
+    name: str,
+    fleet: Annotated[str, Form()],
+    version: Annotated[int, Form(ge=1)],
+    strategy: Annotated[Strategy | None, Form()] = None,
+    drain_timeout_seconds: Annotated[str, Form()] = "",
+) -> Response:
+    """What applying a version would do: a part of the profile's page."""
+    told = await deck.previews.preview(fleet, name, version, strategy, seconds_or_none(drain_timeout_seconds))
+    return render(request, rollout_preview_page(shell(request, name), language_of(request), told))
 
 
 @router.get("/alerts")
@@ -117,7 +142,7 @@ async def _overview_facts(deck: Deck, window: str, fleet: str, now: float) -> Ov
     seconds = parse_window(window)
     known = deck.engines.statuses()
     if fleet and fleet not in {status.fleet for status in known}:
-        raise NotFound(f"There is no fleet named {fleet!r}.", path="fleet")
+        raise no_fleet(fleet)
     wanted = fleet or None
     headline, origin, before, alerts, numbers = await asyncio.gather(
         deck.charts.headline(seconds, now, wanted),
@@ -127,4 +152,4 @@ async def _overview_facts(deck: Deck, window: str, fleet: str, now: float) -> Ov
         asyncio.gather(*(deck.charts.latest(status.name, now) for status in known)),
     )
     by_engine = {status.name: number for status, number in zip(known, numbers, strict=True)}
-    return OverviewFacts(window, fleet, headline, origin, before, known, by_engine, alerts)
+    return OverviewFacts(window, fleet, headline, origin, before, known, by_engine, alerts, deck.loops.faults)

@@ -72,6 +72,7 @@ def _findings(_: Gettext) -> dict[str, str]:
 def _of_the_model(_: Gettext) -> dict[str, str]:
     return {
         "layer_types_win": _("%(winner)s and %(loser)s contradict each other; %(winner)s is used."),
+        "fields_contradict": _("%(winner)s and %(loser)s contradict each other; %(winner)s is used."),
         "family_pattern": _("%(path)s is missing; %(family)s's own pattern is used: every %(every)s. layer is full."),
         "class_default": _("%(path)s is missing; %(value)s is used, as the model's own configuration class does."),
         "state_dtype_assumed": _(
@@ -90,7 +91,9 @@ def _of_the_model(_: Gettext) -> dict[str, str]:
 
 def _of_the_wish(_: Gettext) -> dict[str, str]:
     return {
-        "cpu_state_dtype": _("On the CPU the engine keeps recurrent states in float32, whatever the model declares."),
+        "cpu_state_dtype": _(
+            "On a CPU with AVX-512 bf16 the engine keeps recurrent states in float32, whatever the model declares."
+        ),
         "shorter_than_block": _("A prompt shorter than a block (%(tokens)s tokens) can never hit."),
         "block_enlarged": _(
             "A block of %(asked)s tokens is too small for a state; the engine enlarges it to %(tokens)s."
@@ -106,6 +109,10 @@ def _of_the_wish(_: Gettext) -> dict[str, str]:
         "windows_in_slots": _(
             "A token slot holds the blocks of the sliding layers too, although a session needs the last ones only."
         ),
+        "interval_off_the_block": _(
+            "retention_interval is %(asked)s, not a multiple of the block of %(block)s tokens; "
+            "the engine does not start with it."
+        ),
         "states_fill_the_arena": _(
             "The engine keeps a state at every block, which leaves little room for tokens; "
             "set --prefix-cache-retention-interval 0 to keep the newest only."
@@ -115,6 +122,17 @@ def _of_the_wish(_: Gettext) -> dict[str, str]:
             "set --prefix-cache-retention-interval 0 to keep the newest only."
         ),
         "small_host": _("host_bytes is %(bytes)s bytes, less than 1 GiB; was %(bytes)s GiB meant?"),
+        "engine_block_differs": _(
+            "The running engine has blocks of %(told)s tokens; by the model's fields they would have %(planned)s."
+        ),
+        "engine_token_slot_differs": _(
+            "A token slot of the running engine takes %(told)s over all workers; "
+            "by the model's fields it would take %(planned)s."
+        ),
+        "engine_state_slot_differs": _(
+            "A state slot of the running engine takes %(told)s over all workers; "
+            "by the model's fields it would take %(planned)s."
+        ),
         "beyond_memory": _("The host tier is %(asked)s, this machine has %(there)s of memory."),
         "overhead_assumed": _(
             "%(size)s are set aside on each card for temporary tensors and the runtime; "

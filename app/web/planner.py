@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from app.derive.strict_json import without_mark
 from app.errors import InvalidInput, NotFound
 from app.planner.wish import NAMES
+from app.profiles.check import Draft
 from app.services.planning import FleetModel
 from app.web.api.plan import LONGEST_TEXT
 from app.web.deps import DeckDep
+from app.web.draft_plan import DraftPlanFacts, draft_plan_page, usual_session
+from app.web.finding_words import told_error
 from app.web.i18n import Gettext
 from app.web.plan_form import FIRST
 from app.web.planner_page import HREF, PlannerFacts, planner_page
@@ -40,7 +45,8 @@ async def planner(
         return _answer(request, PlannerFacts("", FIRST))
     asked = {**FIRST, **found.asked}
     if found.files is None:
-        return _answer(request, PlannerFacts("", asked, origin=f"{_origin(found, _)} {found.why_not}"))
+        why = "" if found.why_not is None else told_error(found.why_not, _)
+        return _answer(request, PlannerFacts("", asked, origin=f"{_origin(found, _)} {why}"))
     config = json.dumps(found.files.config, ensure_ascii=False, indent=2)
     is_running = not profile
     return _answer(request, await _planned(deck, config, asked, _origin(found, _), found if is_running else None))
@@ -56,6 +62,26 @@ async def plan(request: Request, deck: DeckDep) -> Response:
     if not text.strip():
         return _answer(request, PlannerFacts(text, asked))
     return _answer(request, await _planned(deck, text, asked))
+
+
+@router.post(f"{HREF}/draft")
+async def draft_plan(request: Request, deck: DeckDep) -> Response:
+    """What a profile buys as it is typed: a part of the editor's page."""
+    language = language_of(request)
+    form = await request.form(max_part_size=LONGEST_TEXT)
+    texts = {name: without_mark(value) for name, value in form.items() if isinstance(value, str)}
+    page = draft_plan_page(shell(request, language.gettext("Profiles")), language, await _draft_facts(deck, texts))
+    return render(request, page)
+
+
+async def _draft_facts(deck: Deck, texts: Mapping[str, str]) -> DraftPlanFacts:
+    draft = Draft(texts.get("kv_transfer_config", ""), texts.get("flags", ""))
+    try:
+        found = await deck.planning.of_draft(draft, texts.get("fleet") or None)
+        asked = found.asked | {"session_tokens": texts.get("session_tokens") or usual_session(found.asked)}
+        return DraftPlanFacts(found, await deck.planning.of_running(found, asked, time.time()))
+    except (InvalidInput, NotFound) as error:
+        return DraftPlanFacts(fault=error)
 
 
 async def _found(deck: Deck, fleet: str, profile: str, version: int | None) -> FleetModel | None:

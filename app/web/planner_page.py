@@ -18,6 +18,7 @@ from app.planner.wish import NAMES
 from app.web import formats, plan_words
 from app.web.blocks import Shell
 from app.web.contexts import PlannerPage
+from app.web.finding_words import told_error
 from app.web.formats import Quantity
 from app.web.i18n import Gettext, Language
 from app.web.plan_blocks import (
@@ -59,7 +60,7 @@ def planner_page(shell: Shell, language: Language, facts: PlannerFacts) -> Plann
         origin=facts.origin,
         config=facts.config,
         groups=form_groups(facts.asked, _),
-        fault=None if facts.fault is None else _fault(facts.fault),
+        fault=None if facts.fault is None else _fault(facts.fault, _),
         result=None if facts.plan is None else plan_result(facts.plan, facts.asked, _),
     )
 
@@ -72,21 +73,22 @@ def plan_result(plan: Plan, asked: Mapping[str, Any], _: Gettext) -> PlanResult:
         vram=None if plan.vram is None else _vram(plan.vram, _),
         slots=None if plan.host is None else _slots(plan.host, _),
         slots_missing=_slots_missing(plan, _),
-        warnings=tuple(_remark(found, _) for found in plan.findings if found.severity == "warning"),
-        notes=tuple(_remark(found, _) for found in plan.findings if found.severity == "note"),
+        warnings=tuple(remark(found, _) for found in plan.findings if found.severity == "warning"),
+        notes=tuple(remark(found, _) for found in plan.findings if found.severity == "note"),
         command=_command(asked),
     )
 
 
-def _remark(found: Finding, _: Gettext) -> Remark:
+def remark(found: Finding, _: Gettext) -> Remark:
+    """A finding with its tone and its words."""
     tone = "warning" if found.severity == "warning" else "off"
     return Remark(tone, plan_words.severity(found.severity, _), plan_words.finding(found, _))
 
 
-def _fault(error: InvalidInput) -> PlanFault:
+def _fault(error: InvalidInput, _: Gettext) -> PlanFault:
     """An error of a field of the form stands there; one inside the config at the config."""
     path = error.path or ""
-    return PlanFault(path if path in NAMES else "config", path, error.message)
+    return PlanFault(path if path in NAMES else "config", path, told_error(error, _))
 
 
 def _slots_missing(plan: Plan, _: Gettext) -> str:

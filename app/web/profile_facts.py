@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, NotFound
 from app.profiles.context import Box
+from app.profiles.presets import Preset, presets
 from app.services.consequences import consequences
 from app.services.profiles import Run, VersionView, differences
 from app.services.surroundings import read_box
@@ -62,6 +63,15 @@ async def box_of(deck: Deck) -> Box:
     return await asyncio.to_thread(read_box) if known is None else known
 
 
+def preset_named(name: str, box: Box) -> Preset | None:
+    """The preset of this name; None where none is asked for. Raises NotFound."""
+    known = {one.key: one for one in presets(box.memory_bytes)}
+    if name and name not in known:
+        sentence = 'There is no preset named "%(name)s"; there are %(known)s.'
+        raise NotFound(sentence, path="preset", values={"name": name[:80], "known": ", ".join(known)})
+    return known.get(name)
+
+
 async def _compared(deck: Deck, wanted: Wanted, shown: VersionView, now: float) -> Compared | None:
     if wanted.other:
         name, _, number = wanted.other.rpartition("@")
@@ -89,7 +99,7 @@ async def _with_numbers(deck: Deck, run: Run, now: float) -> RunFacts:
     until = now if run.ended_at is None else run.ended_at
     if until <= run.started_at:
         return RunFacts(run)
-    told = await deck.charts.token_origin(until - run.started_at, until, run.fleet)
+    told = await deck.charts.token_origin(until - run.started_at, until, run.fleet, run.engine)
     if not told.input_tokens:
         return RunFacts(run)
     parts = (told.vram_tokens, told.host_tokens, told.recomputed_tokens)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from app.profiles.context import Box
 from app.profiles.flags import FLAGS, Flag
 from app.profiles.sizes import size_text
-from app.web.blocks import FormField, FormGroup
 from app.web.i18n import Gettext
+from app.web.profile_blocks import FormField, FormGroup
 from engine.config import EVICTION_POLICIES, SPEC_NAME
 
 EXTRA = "/kv_transfer_config/kv_connector_extra_config"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from app.derive.profile_text import Change, as_text, changes
+from app.derive.profile_text import Change, as_text
 from app.profiles.context import Box
 from app.profiles.presets import Preset, presets
 from app.services.consequences import Consequence
 from app.services.profiles import ProfileSummary, Run, ValidationView, VersionView
 from app.services.rollouts import RolloutView
+from app.supervisor.states import EngineState
 from app.supervisor.status import EngineStatus
 from app.web import formats, words
-from app.web.blocks import (
+from app.web.blocks import Choice, Shell
+from app.web.contexts import ProfilePage, ProfilesPage
+from app.web.finding_words import number_words, said
+from app.web.i18n import Gettext, Language
+from app.web.profile_blocks import (
     CheckLine,
-    Choice,
     Comparison,
     FieldChange,
     FleetTarget,
@@ -28,16 +32,13 @@ from app.web.blocks import (
     RolloutEngine,
     RunLine,
     RunsOn,
-    Shell,
     VersionLine,
 )
-from app.web.contexts import ProfilePage, ProfilesPage
-from app.web.finding_words import number_words, said
-from app.web.i18n import Gettext, Language
 from app.web.profile_form import form_groups
 
 NEW_HREF = "/new-profile"
 SHOWN_ROLLOUTS = 5
+States = Mapping[str, EngineState]
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,23 @@ class ProfileFacts:
     fleets: Sequence[str]
 
 
-def profiles_page(shell: Shell, summaries: Sequence[ProfileSummary]) -> ProfilesPage:
+def profiles_page(
+    shell: Shell, language: Language, summaries: Sequence[ProfileSummary], engines: Sequence[EngineStatus]
+) -> ProfilesPage:
     """The list."""
+    states = _states(engines)
     return ProfilesPage(
         shell=shell,
         refresh_href="/profiles",
-        profiles=tuple(_profile_line(summary) for summary in summaries),
+        profiles=tuple(_profile_line(summary, states, language.gettext) for summary in summaries),
         new_href=NEW_HREF,
     )
 
 
-def new_profile_page(shell: Shell, language: Language, box: Box, fleets: Sequence[str]) -> ProfilePage:
-    """The editor on an empty sheet."""
+def new_profile_page(
+    shell: Shell, language: Language, box: Box, fleets: Sequence[str], begun: Preset | None = None
+) -> ProfilePage:
+    """The editor on an empty sheet, or on a preset."""
     _ = language.gettext
     return ProfilePage(
         shell=shell,
@@ -99,8 +105,8 @@ def new_profile_page(shell: Shell, language: Language, box: Box, fleets: Sequenc
         is_new=True,
         shown=0,
         next_number=1,
-        kv_transfer_config="",
-        flags="",
+        kv_transfer_config="" if begun is None else as_text(begun.kv_transfer_config),
+        flags="" if begun is None else as_text(begun.flags),
         environment="",
         allow="[]",
         fleets=_fleets(fleets),
@@ -130,7 +136,7 @@ def profile_page(shell: Shell, language: Language, facts: ProfileFacts) -> Profi
         flags=as_text(shown.flags),
         environment=as_text(shown.environment),
         allow=json.dumps(list(shown.allow), ensure_ascii=False),
-        fleets=_fleets(facts.fleets),
+        fleets=_fleets(facts.fleets, _usual_fleet(facts)),
         groups=form_groups(facts.box, _),
         presets=(),
         versions=tuple(_version_line(version, facts, _) for version in facts.versions),
@@ -155,7 +161,7 @@ def field_change(change: Change) -> FieldChange:
     )
 
 
-def _profile_line(summary: ProfileSummary) -> ProfileLine:
+def _profile_line(summary: ProfileSummary, states: States, _: Gettext) -> ProfileLine:
     latest = summary.latest
     return ProfileLine(
         name=summary.name,
@@ -164,12 +170,12 @@ def _profile_line(summary: ProfileSummary) -> ProfileLine:
         saved_at=latest.created_at,
         author=latest.author,
         comment=latest.comment,
-        runs_on=tuple(_runs_on(engine, number) for engine, number in summary.runs_on),
+        runs_on=tuple(_runs_on(engine, number, states, _) for engine, number in summary.runs_on),
     )
 
 
 def _version_line(version: VersionView, facts: ProfileFacts, _: Gettext) -> VersionLine:
-    href = _href(facts.name, version.number)
+    href, states = _href(facts.name, version.number), _states(facts.engines)
     return VersionLine(
         number=version.number,
         href=href,
@@ -177,7 +183,7 @@ def _version_line(version: VersionView, facts: ProfileFacts, _: Gettext) -> Vers
         saved_at=version.created_at,
         author=version.author,
         comment=version.comment,
-        runs_on=tuple(_runs_on(engine, version.number) for engine in version.runs_on),
+        runs_on=tuple(_runs_on(engine, version.number, states, _) for engine in version.runs_on),
         is_shown=version.number == facts.shown.number,
         checks=tuple(_check_line(one, _) for one in version.validations),
     )
@@ -201,9 +207,15 @@ def _against(one: ValidationView, _: Gettext) -> str:
     return " · ".join([*(part for part in parts if part), *worst[:1]])
 
 
-def _fleets(names: Sequence[str]) -> tuple[Choice, ...]:
+def _fleets(names: Sequence[str], current: str = "") -> tuple[Choice, ...]:
     """Nothing to choose where there is one."""
-    return tuple(Choice(name, name) for name in names) if len(names) > 1 else ()
+    return tuple(Choice(name, name, is_current=name == current) for name in names) if len(names) > 1 else ()
+
+
+def _usual_fleet(facts: ProfileFacts) -> str:
+    """The first fleet that has this profile."""
+    having = {engine for engine, version in facts.running.items() if version.profile == facts.name}
+    return min((engine.fleet for engine in facts.engines if engine.name in having), default="")
 
 
 def _other(version: VersionView) -> Choice:
@@ -238,24 +250,31 @@ def _comparison(compared: Compared | None, _: Gettext) -> Comparison | None:
     else:
         names = {"old": f"{old.profile} v{old.number}", "new": f"{new.profile} v{new.number}"}
         heading = _("From %(old)s to %(new)s") % names
-    means = tuple(_consequence(one, _) for one in compared.consequences)
+    means = tuple(consequence_change(one, _) for one in compared.consequences)
     return Comparison(heading, tuple(field_change(change) for change in compared.changes), means)
 
 
-def _consequence(one: Consequence, _: Gettext) -> FieldChange:
+def consequence_change(one: Consequence, _: Gettext) -> FieldChange:
+    """A number before and after, with its name."""
     names = {
         "host_total": _("Host memory, all ranks"),
+        "bytes_per_token": _("KV bytes of a token"),
+        "block_tokens": _("Block, tokens"),
+        "vram_sequences": _("Longest sequences that fit in VRAM"),
         "token_slots": _("Token slots"),
         "state_slots": _("State slots"),
         "tokens_held": _("Tokens held"),
-        "restorable_sessions": _("Sessions restorable"),
+        "restorable_sessions": _("Sessions of %(tokens)s tokens restorable")
+        % {"tokens": f"{one.session_tokens or 0:,}"},
     }
     old, new = ("" if value is None else _amount(one.name, value) for value in (one.old, one.new))
     return FieldChange(names[one.name], old, new, is_added=one.old is None, is_removed=one.new is None)
 
 
 def _amount(name: str, value: float) -> str:
-    return str(formats.size(value) if name == "host_total" else formats.count(value))
+    if name in {"host_total", "bytes_per_token"}:
+        return str(formats.size(value))
+    return str(formats.count(value)) if name == "tokens_held" else f"{value:,.0f}"
 
 
 def _targets(facts: ProfileFacts, language: Language) -> tuple[FleetTarget, ...]:
@@ -265,30 +284,35 @@ def _targets(facts: ProfileFacts, language: Language) -> tuple[FleetTarget, ...]
 
 def _target(fleet: str, facts: ProfileFacts, language: Language) -> FleetTarget:
     _ = language.gettext
-    engines = [engine for engine in facts.engines if engine.fleet == fleet]
-    names = tuple(engine.name for engine in engines)
+    names = tuple(engine.name for engine in facts.engines if engine.fleet == fleet)
     running = [facts.running[name] for name in names if name in facts.running]
     current = running[0] if running else None
-    differing = changes(current.content, facts.shown.content) if current else []
+    is_ready = all(engine.state is EngineState.READY for engine in facts.engines if engine.fleet == fleet)
     button = language.ngettext(
-        "Apply version %(version)s to %(fleet)s (restarts %(count)s engine)",
-        "Apply version %(version)s to %(fleet)s (restarts %(count)s engines)",
+        "Roll out version %(version)s to %(fleet)s (%(count)s engine)",
+        "Roll out version %(version)s to %(fleet)s (%(count)s engines)",
         len(names),
     )
     return FleetTarget(
         fleet=fleet,
-        label=_("Apply to %(fleet)s") % {"fleet": fleet},
-        engines=names,
-        runs=f"{current.profile} v{current.number}" if current else "",
-        is_on_it=bool(running) and all(version.id == facts.shown.id for version in running),
-        changes=tuple(field_change(change) for change in differing),
-        what_happens=_(
-            "The engine restarts. Requests wait at the door meanwhile. "
-            "Cached sessions in VRAM and host memory are lost. "
-            "If the new version does not start, the deck goes back to the one before."
-        ),
+        label=_("Roll out to %(fleet)s") % {"fleet": fleet},
+        runs=_runs(current, next(engine for engine in facts.engines if engine.fleet == fleet), _),
+        on_it=_on_it(running, ready=is_ready, shown=facts.shown, _=_),
         button=button % {"version": facts.shown.number, "fleet": fleet, "count": len(names)},
     )
+
+
+def _runs(current: VersionView | None, engine: EngineStatus, _: Gettext) -> str:
+    if current is not None:
+        return words.runs(f"{current.profile} v{current.number}", _)
+    waiting = f"{engine.wanted_profile} v{engine.wanted_version}"
+    return _("does not run; its next start uses %(version)s") % {"version": waiting}
+
+
+def _on_it(running: Sequence[VersionView], *, ready: bool, shown: VersionView, _: Gettext) -> str:
+    if not running or any(version.id != shown.id for version in running):
+        return ""
+    return _("Runs this version.") if ready else _("Has this version; not every engine of it is ready.")
 
 
 def _rollout_block(rollout: RolloutView, engines: Sequence[EngineStatus], _: Gettext) -> RolloutBlock:
@@ -320,8 +344,15 @@ def _rollout_engine(engine: EngineStatus, _: Gettext) -> RolloutEngine:
     )
 
 
-def _runs_on(engine: str, number: int) -> RunsOn:
-    return RunsOn(engine, f"/engines/{quote(engine)}", number)
+def _states(engines: Sequence[EngineStatus]) -> States:
+    return {engine.name: engine.state for engine in engines}
+
+
+def _runs_on(engine: str, number: int, states: States, _: Gettext) -> RunsOn:
+    """A process that has just begun has the version, and does not serve with it yet."""
+    state = states.get(engine, EngineState.READY)
+    badge = None if state is EngineState.READY else words.state_badge(state, _)
+    return RunsOn(engine, f"/engines/{quote(engine)}", number, badge)
 
 
 def _href(name: str, version: int | None = None) -> str:

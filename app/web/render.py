@@ -19,6 +19,7 @@ from app.web import formats, i18n
 from app.web.assets import static_url
 from app.web.blocks import Choice, NavItem, Shell
 from app.web.contexts import ErrorPage, Page
+from app.web.finding_words import told_error
 from app.web.formats import Quantity
 from app.web.i18n import Language
 
@@ -78,7 +79,7 @@ def render_error(request: Request, error: TierdeckError) -> HTMLResponse:
         shell=shell(request, heading, is_signed_in=error.status not in {401, 403}),
         status=error.status,
         heading=heading,
-        sentence=error.message,
+        sentence=told_error(error, language.gettext),
         advice=advice,
     )
     return render(request, page, error.status)
@@ -117,6 +118,7 @@ def _environment(language: Language) -> Environment:
         size=formats.size,
         duration=formats.duration,
         breakable=breakable_html,
+        clock=clock_html,
         ago=lambda at, now: time_html(at, now, language.code),
     )
     environment.globals["ui"] = environment.get_template("parts.html").module
@@ -145,10 +147,17 @@ def time_html(at: float | None, now: float, locale: str) -> Markup:
     )
 
 
+def clock_html(at: float) -> Markup:
+    """A time of day; the script in the page tells it in the viewer's zone, with the date where it is another one."""
+    stamp = formats.iso(at)
+    return Markup('<time datetime="{}" data-clock>{}</time>').format(stamp, stamp)
+
+
 def _navigation(language: Language, current: str) -> tuple[NavItem, ...]:
     _ = language.gettext
     items = (
         (_("Overview"), "/", "overview"),
+        (_("Requests"), "/requests", "requests"),
         (_("Profiles"), "/profiles", "profiles"),
         (_("Planner"), "/planner", "planner"),
         (_("Alerts"), "/alerts", "alerts"),

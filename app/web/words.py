@@ -5,6 +5,7 @@ Services tell codes and numbers; every word of the pages that depends on them is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,12 @@ from app.supervisor.states import EngineState
 from app.web import formats
 from app.web.blocks import Sentence, StateBadge
 from app.web.i18n import Gettext, Language
+from app.web.retold import retold
+
+_WAITING_FOR_MEMORY = re.compile(
+    r"Waiting for GPU memory: (?P<free>[\d.]+) of (?P<wanted>[\d.]+) GiB free on GPU (?P<gpu>\d+)"
+)
+_WAITING_FOR_TURN = re.compile(r"Waiting for (?P<engine>.+), which loads on the same GPU")
 
 
 def state_badge(state: EngineState, _: Gettext) -> StateBadge:
@@ -36,15 +43,36 @@ def state_badge(state: EngineState, _: Gettext) -> StateBadge:
             return StateBadge(state.value, _("stopped"), "off")
 
 
+def runs(version: str | None, _: Gettext) -> str:
+    """What an engine's process was started with, `profile v3`; None without a process."""
+    return _("runs %(version)s") % {"version": version} if version else _("runs nothing")
+
+
+def loop_fault(name: str, why: str, _: Gettext) -> str:
+    """Which of the deck's own works fails, and why."""
+    works = {
+        "scrape": _("reading the engines' numbers"),
+        "alerts": _("judging the alert rules"),
+        "delivery": _("sending to the webhooks"),
+        "requests": _("recording requests"),
+        "request origins": _("completing the records of requests"),
+        "retention": _("removing what is old"),
+    }
+    values = {"work": works.get(name, name), "why": why}
+    return _("The deck does not get on with %(work)s, and tries again every few seconds: %(why)s") % values
+
+
 def advice(error_code: str | None, _: Gettext) -> str:
     """What to do about an engine that did not start, beside the supervisor's own sentence."""
     texts = {
-        "model_not_found": _("Set TIERDECK_MODEL to a model directory or a hub name that exists, then start again."),
+        "model_not_found": _("Give the fleet a model directory or a hub name that exists, then start again."),
         "unsupported_architecture": _("Serve another model, or an engine version that knows this one."),
         "interpreter_not_found": _("Set TIERDECK_ENGINE_PYTHON to the interpreter that has vLLM, then start again."),
         "engine_not_installed": _("Set TIERDECK_ENGINE_PYTHON to the interpreter that has vLLM, then start again."),
         "torchvision_broken": _("Uninstall torchvision from the engine's environment, then start again."),
-        "port_in_use": _("Stop what listens on the port, or set TIERDECK_ENGINE_PORT to a free one, then start again."),
+        "port_in_use": _(
+            "Stop what listens on the port, and the engine starts by itself. Else it moves to another of its fleet."
+        ),
         "config_rejected": _("Correct the profile, save it as a new version and apply that."),
         "unknown_argument": _("Correct the profile, save it as a new version and apply that."),
         "kv_memory": _("Lower max-model-len in the profile, or give the KV cache more memory."),
@@ -52,6 +80,10 @@ def advice(error_code: str | None, _: Gettext) -> str:
         "device_memory_busy": _("End the process that holds the memory, or ask for less in the profile."),
         "shared_memory_full": _("Free space in /dev/shm, or lower the host tier in the profile."),
         "start_timeout": _("Read the log's last lines. Raise TIERDECK_START_TIMEOUT_SECONDS if it is only slow."),
+        "halted": _("Let the process go on (kill -CONT), or restart the engine."),
+        "requests_stuck": _("Restart it if no token comes; requests in flight are lost then."),
+        "no_token": _("Restart it if no token comes; requests in flight are lost then."),
+        "output_handler_dead": _("Drain it and restart it: requests in flight will not be finished."),
         "crashed": _("Read the log's last lines. The deck tries again by itself, with growing pauses."),
     }
     return texts.get(error_code or "", "")
@@ -60,7 +92,8 @@ def advice(error_code: str | None, _: Gettext) -> str:
 def phase(sentence: str, _: Gettext) -> str:
     """A start-up phase in the reader's language; one that is not known here stays as it came."""
     texts = {
-        "Clearing the ground": _("Clearing the ground"),
+        "Ending what the last run left": _("Ending what the last run left"),
+        "Checking model, port and memory": _("Checking model, port and memory"),
         "Starting the interpreter": _("Starting the interpreter"),
         "Asking an engine found running whether it serves": _("Asking an engine found running whether it serves"),
         "Reading the configuration": _("Reading the configuration"),
@@ -74,7 +107,26 @@ def phase(sentence: str, _: Gettext) -> str:
         "Starting the API server": _("Starting the API server"),
         "Waiting for a first token": _("Waiting for a first token"),
     }
-    return texts.get(sentence, sentence)
+    return texts.get(sentence) or _waiting(sentence, _)
+
+
+def _waiting(sentence: str, _: Gettext) -> str:
+    """What a start waits for, with its numbers."""
+    if found := _WAITING_FOR_MEMORY.fullmatch(sentence):
+        return _("Waiting for GPU memory: %(free)s of %(wanted)s GiB free on GPU %(gpu)s") % found.groupdict()
+    if found := _WAITING_FOR_TURN.fullmatch(sentence):
+        return _("Waiting for %(engine)s, which loads on the same GPU") % found.groupdict()
+    return sentence
+
+
+def in_flight_sentence(in_flight: int, language: Language) -> str:
+    """What a drain waits for."""
+    text = language.ngettext(
+        "%(count)s request is in flight and is waited for.",
+        "%(count)s requests are in flight and are waited for.",
+        in_flight,
+    )
+    return text % {"count": in_flight}
 
 
 def reason(code: str | None, _: Gettext) -> str:
@@ -102,19 +154,23 @@ def sentence(headline: Headline, language: Language, engine_href: str) -> Senten
     open_engine = (_("Open the engine"), engine_href)
     match headline.code:
         case "no_engine":
-            return Sentence("empty", _("No engine is set up."), _("Set TIERDECK_MODEL and start the deck again."))
+            detail = _("Add a fleet, and its engines are started.")
+            return Sentence(
+                "empty", _("No engine is set up."), detail, action_label=_("Add a fleet"), action_href="/fleets"
+            )
         case "starting":
             detail = _("Requests wait at the door and are served as soon as it is ready.")
-            cause = _join(values.text("cause"), detail)
+            cause = _join(retold(values.text("cause"), _), detail)
             return Sentence("idle", _("The engine is starting."), cause, values.number("since"), *open_engine)
         case "stopped":
             detail = _("Start one to serve requests.")
             return Sentence("idle", _("No engine runs."), detail, values.number("since"), *open_engine)
         case "stalled":
             text = _("The engine is stalled: requests wait and no token comes out.")
-            return Sentence("failed", text, values.text("cause"), values.number("since"), *open_engine)
+            return Sentence("failed", text, retold(values.text("cause"), _), values.number("since"), *open_engine)
         case "down":
-            return Sentence("failed", _down(values, _), values.text("cause"), values.number("since"), *open_engine)
+            cause = retold(values.text("cause"), _)
+            return Sentence("failed", _down(values, _), cause, values.number("since"), *open_engine)
         case "empty":
             detail = _(
                 "Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds."
@@ -131,13 +187,6 @@ def sentence(headline: Headline, language: Language, engine_href: str) -> Senten
         case "idle":
             return _idle(values, _)
     return _with_traffic(headline, values, language)
-
-
-def _nearly_new(values: _Values, _: Gettext) -> Sentence:
-    tokens = formats.count(values.number("input_tokens"), "tok")
-    text = _("Ready. Only %(tokens)s of input so far.") % {"tokens": tokens}
-    detail = _("Send a request through the deck, or run “tierdeck demo-traffic”; the charts fill within seconds.")
-    return Sentence("empty", _("Ready. No requests yet.") if tokens.is_missing else text, detail)
 
 
 def _down(values: _Values, _: Gettext) -> str:
@@ -199,6 +248,7 @@ def rollout_label(state: str, _: Gettext) -> tuple[str, str]:
     """A rollout's state as tone and words."""
     texts = {
         "running": ("working", _("running")),
+        "going_back": ("warning", _("going back")),
         "done": ("good", _("done")),
         "rolled_back": ("warning", _("rolled back")),
         "failed": ("failed", _("failed")),

@@ -1,4 +1,4 @@
-"""REST: engines and fleets."""
+"""REST: engines."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from app.supervisor.status import EngineStatus
 from app.web.deps import DeckDep
 
 router = APIRouter(prefix="/api/v1", tags=["engines"])
 
 Lines = Annotated[int, Query(ge=1, le=5000, description="How many lines, counted from the end.")]
 Search = Annotated[str, Query(max_length=200, description="Only lines that hold this text, in any case.")]
+Force = Annotated[bool, Query(description="Also while a rollout runs and no other engine of the fleet serves.")]
 Level = Annotated[str, Query(description="Only lines at least this severe: debug, info, warning, error, critical.")]
 
 
 @router.get("/engines")
 async def list_engines(deck: DeckDep, fleet: str | None = None) -> list[dict[str, Any]]:
     """Every engine, or those of one fleet."""
+    if fleet is not None:
+        await deck.fleets.get(fleet)  # a name that is wrong is no empty list
     return [status.as_json() for status in deck.engines.statuses(fleet)]
 
 
@@ -46,14 +48,18 @@ async def stop_engine(deck: DeckDep, name: str, now: bool = False, forget: bool 
 
 
 @router.post("/engines/{name}/restart", status_code=202)
-async def restart_engine(deck: DeckDep, name: str) -> dict[str, Any]:
+async def restart_engine(deck: DeckDep, name: str, force: Force = False) -> dict[str, Any]:
     """Drain, stop, and start with the wanted profile version."""
+    if not force:
+        await deck.rollouts.refuse_to_empty(name)
     return (await deck.engines.restart(name)).as_json()
 
 
 @router.post("/engines/{name}/drain", status_code=202)
-async def drain_engine(deck: DeckDep, name: str) -> dict[str, Any]:
+async def drain_engine(deck: DeckDep, name: str, force: Force = False) -> dict[str, Any]:
     """Send the engine no new requests until it is started again."""
+    if not force:
+        await deck.rollouts.refuse_to_empty(name)
     return (await deck.engines.drain(name)).as_json()
 
 
@@ -72,20 +78,3 @@ async def get_transitions(
 ) -> list[dict[str, Any]]:
     """The last changes of state, newest first, each with its cause."""
     return [asdict(transition) for transition in await deck.engines.transitions(name, limit)]
-
-
-@router.get("/fleets")
-async def list_fleets(deck: DeckDep) -> list[dict[str, Any]]:
-    """The fleets with their engines."""
-    fleets: dict[str, list[EngineStatus]] = {}
-    for status in deck.engines.statuses():
-        fleets.setdefault(status.fleet, []).append(status)
-    return [
-        {
-            "name": name,
-            "model": engines[0].model,
-            "engines": [engine.name for engine in engines],
-            "ready": sum(engine.serves for engine in engines),
-        }
-        for name, engines in sorted(fleets.items())
-    ]

@@ -11,10 +11,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from app.deck import Deck
+from app.derive.strict_json import without_mark
 from app.errors import InvalidInput
 from app.profiles.context import Version
 from app.profiles.presets import presets
 from app.services.consequences import consequences
+from app.services.deep_checks import Checkup
 from app.services.profiles import Draft, VersionView, differences
 from app.web.deps import DeckDep
 from app.web.finding_words import depth_summary, findings_json
@@ -53,6 +55,18 @@ class CheckBody(DraftBody):
 
     engine_version: str | None = Field(None, description='Check for this engine, e.g. "0.32"; else for the fleet\'s.')
     depth: Depth = DEPTH_FIELD
+    keep_with: str | None = Field(
+        None,
+        description="profile@number: what is said is kept beside this version, if the draft is what it holds.",
+    )
+
+
+class PlanBody(DraftBody):
+    """A draft, and how long a session is."""
+
+    session_tokens: int | str | None = Field(
+        None, description="A typical session; default as long as each row's reference."
+    )
 
 
 class DepthBody(BaseModel):
@@ -90,13 +104,15 @@ async def list_profiles(deck: DeckDep) -> dict[str, Any]:
 
 @router.post("/validate")
 async def validate(body: CheckBody, deck: DeckDep, request: Request) -> dict[str, Any]:
-    """Everything there is to say about a draft; nothing is saved.
+    """Everything there is to say about a draft; nothing is saved, unless `keep_with` names its version.
 
     `profile` is the draft as it would be stored, sizes as integers; null when a text is not JSON.
     `host_memory` tells for each connector what a rank takes and what the whole machine gives.
     """
     version = _version(body.engine_version)
     told = await deck.deep_checks.validate(body.draft(), body.depth, body.fleet or None, version)
+    if body.keep_with:
+        await _keep(deck, body.keep_with, told)
     checked, language = told.checked, language_of(request)
     return {
         "valid": checked.is_valid,
@@ -119,6 +135,14 @@ async def validate(body: CheckBody, deck: DeckDep, request: Request) -> dict[str
             "summary": depth_summary(told, language),
         },
     }
+
+
+@router.post("/plan")
+async def plan(body: PlanBody, deck: DeckDep) -> dict[str, Any]:
+    """What a draft buys of a host tier, for its fleet's model; as `GET /api/v1/plan` answers."""
+    found = await deck.planning.of_draft(body.draft(), body.fleet or None)
+    asked = found.asked | ({} if body.session_tokens is None else {"session_tokens": body.session_tokens})
+    return (await deck.planning.of_running(found, asked, time.time())).as_json()
 
 
 @router.get("/presets")
@@ -208,6 +232,18 @@ async def save(name: str, body: VersionBody, deck: DeckDep) -> dict[str, Any]:
     return _json(saved)
 
 
+async def _keep(deck: Deck, named: str, told: Checkup) -> None:
+    version = await deck.profiles.version(*_named(named, "keep_with"))
+    checked = told.checked
+    content = {
+        "kv-transfer-config": checked.kv_transfer_config,
+        "flags": checked.flags,
+        "environment": checked.environment,
+    }
+    if content == version.content and checked.allow == version.allow:
+        await deck.deep_checks.keep(version, told)
+
+
 async def _compared(deck: Deck, old: tuple[str, int | None], new: tuple[str, int | None]) -> dict[str, Any]:
     before, after = await deck.profiles.version(*old), await deck.profiles.version(*new)
     means = await consequences(deck.planning, before, after, time.time(), deck.engines.statuses())
@@ -218,7 +254,8 @@ async def _compared(deck: Deck, old: tuple[str, int | None], new: tuple[str, int
 
 
 def _text(value: JsonText) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    """To the letter, but for the mark that some editors begin a file with."""
+    return without_mark(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _json(view: VersionView) -> dict[str, Any]:
@@ -230,7 +267,8 @@ def _version(text: str | None) -> Version | None:
         return None
     parts = text.strip().lstrip("v").split(".")
     if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
-        raise InvalidInput(f'Write an engine version such as "0.32", not {text[:20]!r}.', path="engine_version")
+        sentence = 'Write an engine version such as "0.32", not "%(text)s".'
+        raise InvalidInput(sentence, path="engine_version", values={"text": text[:20]})
     return int(parts[0]), int(parts[1])
 
 
@@ -239,7 +277,7 @@ def _named(text: str, path: str) -> tuple[str, int | None]:
     if not at:
         return text, None
     if not number.isdigit():
-        raise InvalidInput(f"Write profile@number, not {text[:80]!r}.", path=path)
+        raise InvalidInput('Write profile@number, not "%(text)s".', path=path, values={"text": text[:80]})
     return name, int(number)
 
 
