@@ -21,6 +21,16 @@ export async function ask(method, address, body) {
   return told;
 }
 
+/** A part of a page, rendered by the deck for what a form says; null when it does not come. */
+export async function part(address, target, form) {
+  try {
+    const answer = await fetch(address, { method: "POST", headers: { "hx-request": "true", "hx-target": target }, body: form });
+    return answer.ok ? await answer.text() : null;
+  } catch {
+    return null;
+  }
+}
+
 /** Mark a control as at work for as long as `work` runs; a second click does nothing. */
 export async function busy(button, work) {
   if (button.getAttribute("aria-busy") === "true") return;
@@ -38,7 +48,7 @@ export async function busy(button, work) {
 export function valuesOf(form) {
   const values = {};
   for (const field of form.elements) {
-    if (!field.name || field.disabled || field.type === "submit") continue;
+    if (!field.name || field.disabled || field.type === "submit" || (field.type === "radio" && !field.checked)) continue;
     if (field.dataset.optional !== undefined && field.value === "") continue;
     let value = field.type === "checkbox" ? field.checked : field.value;
     if (field.dataset.scale !== undefined) value = numberOf(field);
@@ -62,8 +72,9 @@ export function clearErrors(form) {
 
 /** Put an error at its field; without one it stands beside the button. */
 export function showError(form, error) {
-  const field = error.path ? form.elements[error.path] ?? form.elements[error.path.split(".").at(-1)] : null;
-  if (!field?.closest) {
+  const parts = error.path?.split(".") ?? [];
+  const field = [error.path, parts.at(-1), parts[0]].map((name) => name && form.elements[name]).find((found) => found?.closest);
+  if (!field) {
     answer(form, error.message, "bad");
     return;
   }
@@ -141,6 +152,7 @@ function fill(form, button) {
     if (field.type === "checkbox") field.checked = Boolean(value);
     else field.value = value;
   }
+  for (const field of form.querySelectorAll("[data-confirm-name]")) field.dataset.confirmName = button.dataset.name ?? field.dataset.confirmName;
   const heading = form.querySelector("[data-heading]");
   if (heading) heading.textContent = button.dataset.heading;
 }

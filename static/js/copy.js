@@ -6,6 +6,14 @@ export function curl(path) {
   return `curl -H "Authorization: Bearer $TIERDECK_ADMIN_TOKEN" '${location.origin}${path}'`;
 }
 
+/** Buttons that copy the call behind a page. */
+export function start() {
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy-curl]");
+    if (button) copy(curl(button.dataset.copyCurl), button);
+  });
+}
+
 export async function copy(text, button) {
   const label = button.textContent;
   try {

@@ -1,12 +1,13 @@
 // The profile editor: fields and JSON in step, checked while typed, each finding with the change that
 // mends it; saves, and keeps everything that was typed when the deck says no.
 
-import { answer, ask, busy, clearErrors, refresh, showError } from "./actions.js";
+import { answer, ask, busy, clearErrors, part, refresh, showError } from "./actions.js";
 import { copy } from "./copy.js";
 import { size } from "./format.js";
 import { t } from "./messages.js";
 import { apply, setAt } from "./patch.js";
 import { Fields } from "./profile_fields.js";
+import { drawSlots } from "./slot_chart.js";
 
 const PARTS = { "kv-transfer-config": "kv_transfer_config", flags: "flags", environment: "environment" };
 const NAMES = Object.values(PARTS);
@@ -19,11 +20,12 @@ class Editor {
     // What the page came with: something may have been typed before this script was here.
     this.saved = { ...Object.fromEntries(NAMES.map((name) => [name, form.elements[name].defaultValue])), allow: JSON.stringify(this.allow) };
     this.turn = 0;
+    this.planTurn = 0;
     this.timer = null;
     this.fields = new Fields(document.getElementById("fields"), (pointer, value) => this.setField(pointer, value));
     form.addEventListener("input", (event) => {
       if (NAMES.includes(event.target.name)) this.showFields();
-      if (NAMES.includes(event.target.name) || event.target.dataset.pointer) this.later();
+      if (NAMES.includes(event.target.name) || event.target.dataset.pointer || event.target.name === "session_tokens") this.later();
       this.showChanged();
     });
     form.addEventListener("submit", (event) => {
@@ -154,18 +156,40 @@ class Editor {
     return { ...this.texts(), allow: this.allow, fleet: this.form.querySelector("[data-fleet]")?.value || null };
   }
 
+  /** What the engine says of a version that is not being changed is kept beside it. */
+  keptWith(depth) {
+    const { name, version } = this.form.dataset;
+    return depth > 1 && name && !this.isChanged ? `${name}@${version}` : null;
+  }
+
   /** Ask the deck what it thinks of the text; an older answer never covers a newer one. */
   async check(depth = 1) {
     clearTimeout(this.timer);
     const turn = ++this.turn;
+    this.askForPlan();
     try {
-      const told = await ask("POST", "/api/v1/profiles/validate", { ...this.body(), depth });
+      const told = await ask("POST", "/api/v1/profiles/validate", { ...this.body(), depth, keep_with: this.keptWith(depth) });
       if (turn === this.turn) this.show(told);
       return told;
     } catch (error) {
       if (turn === this.turn) answer(this.form, error.message, "bad");
       return null;
     }
+  }
+
+  /** What the draft buys; while it cannot be read, what was said last stays, and is marked as old. */
+  async askForPlan() {
+    const place = document.getElementById("profile-plan");
+    const isReadable = this.profile() !== null;
+    place.classList.toggle("is-old", !isReadable);
+    if (!isReadable && place.querySelector("[data-slots]")) return;
+    const turn = ++this.planTurn;
+    const html = await part("/planner/draft", "profile-plan", new FormData(this.form));
+    if (html === null || turn !== this.planTurn) return;
+    place.innerHTML = html;
+    drawSlots(place);
+    const counted = place.querySelector("[data-session]");
+    if (counted) this.form.elements.session_tokens.placeholder = counted.dataset.session;
   }
 
   /** The engine's own word; it takes seconds, so the page says what is going on. */

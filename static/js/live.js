@@ -4,11 +4,15 @@
 
 import { t } from "./messages.js";
 
-const KINDS = ["engine", "scrape", "log", "alert", "profile", "rollout"];
+const KINDS = ["engine", "fleet", "scrape", "log", "alert", "profile", "rollout", "request"];
 
 let source = null;
 let address = "";
 let lostAt = null;
+let toSettle = null;
+
+/** How long changes are gathered before `deck:changed` tells of them: the last one is never missed. */
+const SETTLE_MS = 400;
 
 /** An EventSource that can be closed and opened again behind the listeners' back. */
 class Line extends EventTarget {
@@ -27,6 +31,7 @@ class Line extends EventTarget {
       this.readyState = 1;
       show("open");
       if (lostAt !== null) tell("refresh", {});
+      else settle(); // what happened between the page's making and now was told to nobody
       lostAt = null;
     };
     this.inner.onerror = () => {
@@ -41,6 +46,7 @@ class Line extends EventTarget {
       this.inner.addEventListener(kind, (event) => {
         this.dispatchEvent(new MessageEvent(kind, { data: event.data }));
         tell(kind, JSON.parse(event.data));
+        if (["engine", "fleet", "rollout"].includes(kind)) settle();
       });
     }
   }
@@ -53,6 +59,13 @@ class Line extends EventTarget {
 
 function tell(kind, detail) {
   document.body.dispatchEvent(new CustomEvent(`deck:${kind}`, { detail }));
+}
+
+function settle() {
+  toSettle ??= setTimeout(() => {
+    toSettle = null;
+    tell("changed", {});
+  }, SETTLE_MS);
 }
 
 function show(state) {

@@ -1,5 +1,6 @@
 // Relative times that stay true, with the absolute one in the viewer's zone as title.
 
+import { clock } from "./format.js";
 import { language } from "./messages.js";
 
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
@@ -21,8 +22,21 @@ export function refreshTimes(root = document) {
   }
 }
 
+/** Times of day, with the date where it is not today's. */
+function showClocks(root = document) {
+  for (const element of root.querySelectorAll("time[data-clock]")) {
+    const at = new Date(element.dateTime);
+    element.textContent = clock(at / 1000, at.toDateString() !== new Date().toDateString());
+    element.title = absolute.format(at);
+  }
+}
+
 export function keepTimes() {
   refreshTimes();
+  showClocks();
   setInterval(refreshTimes, 1000);
-  document.body.addEventListener("htmx:afterSwap", (event) => refreshTimes(event.target));
+  document.body.addEventListener("htmx:afterSwap", (event) => {
+    refreshTimes(event.target);
+    showClocks(event.target);
+  });
 }
