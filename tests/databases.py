@@ -8,12 +8,15 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.store.database import Database
@@ -38,30 +41,87 @@ def kinds() -> list[str]:
     return ["sqlite", "postgresql"] if postgres_binaries() else ["sqlite"]
 
 
-@contextmanager
-def postgres_server() -> Iterator[str]:
-    """A server listening on a free local port, its files in a temporary directory; its URL."""
-    binaries = postgres_binaries()
-    if binaries is None:
+def _binaries() -> Path:
+    found = postgres_binaries()
+    if found is None:
         raise RuntimeError("PostgreSQL is not installed")
+    return found
+
+
+@contextmanager
+def away(database: Database) -> Iterator[None]:
+    """Meanwhile every statement fails, as on a database that is locked."""
+
+    def refuse(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        raise OperationalError(statement, None, Exception("database is locked"))
+
+    event.listen(database.engine.sync_engine, "before_cursor_execute", refuse)
+    try:
+        yield
+    finally:
+        event.remove(database.engine.sync_engine, "before_cursor_execute", refuse)
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A server of our own."""
+
+    url: str
+    data: Path
+    options: str
+
+    def start(self) -> None:
+        self._control("-l", self.data / "log", "-o", self.options, "start")
+
+    def stop(self) -> None:
+        """At once, whoever is connected."""
+        self._control("-m", "immediate", "stop")
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Meanwhile it does not run."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def _control(self, *arguments: str | Path) -> None:
+        _run(_binaries() / "pg_ctl", "-D", self.data, "-w", *arguments)
+
+
+@contextmanager
+def postgres_server() -> Iterator[Postgres]:
+    """A server listening on a free local port, its files in a temporary directory."""
     port, data = _free_port(), Path(tempfile.mkdtemp(prefix="tierdeck-postgres-"))
     if os.geteuid() == 0:  # the server refuses to run as root
         shutil.chown(data, SERVER_USER)
-    _run(binaries / "initdb", "-D", data, "-U", SERVER_USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+    _run(_binaries() / "initdb", "-D", data, "-U", SERVER_USER, "-A", "trust", "-E", "UTF8", "--no-sync")
     options = f"-p {port} -k {data} -c listen_addresses=127.0.0.1 -c fsync=off"
-    _run(binaries / "pg_ctl", "-D", data, "-w", "-l", data / "log", "-o", options, "start")
+    server = Postgres(f"postgresql+asyncpg://{SERVER_USER}@127.0.0.1:{port}/postgres", data, options)
+    server.start()
     try:
-        yield f"postgresql+asyncpg://{SERVER_USER}@127.0.0.1:{port}/postgres"
+        yield server
     finally:
-        _run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        server.stop()
         shutil.rmtree(data)
+
+
+@contextmanager
+def fallible(kind: str, directory: Path) -> Iterator[tuple[str, Callable[[Database], AbstractContextManager[None]]]]:
+    """The URL of an empty database, and how it is away for a while."""
+    if kind == "sqlite":
+        yield f"sqlite+aiosqlite:///{directory}/deck.db", away
+    else:
+        with postgres_server() as server:
+            yield server.url, lambda _database: server.away()
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The one PostgreSQL server of this test run."""
-    with postgres_server() as url:
-        yield url
+    with postgres_server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=kinds())

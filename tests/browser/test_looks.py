@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 ADDRESSES = (
     "/",
     "/engines/main-1",
+    "/fleets",
+    "/requests",
     "/profiles",
     "/profiles/agents?version=2&compare=3",
     "/new-profile",

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
+from sqlalchemy import select
 
+from app.store.models import FleetRow
 from tests.browser.conftest import Served, live
+from tests.unit.planner.models import MODELS
+from tests.unit.profiles.drafts import OURS, config
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 INSIDE = "kv-transfer-config.kv_connector_extra_config"
 
 
-async def config(page: Page) -> dict[str, object]:
+async def typed(page: Page) -> dict[str, object]:
     found: dict[str, object] = json.loads(await page.input_value("#kv_transfer_config"))
     return found
 
@@ -27,7 +31,7 @@ async def test_fields_and_json_stay_in_step(page: Page) -> None:
     await expect(size).to_have_value("64 GiB")
     for text, stored in (("5 GiB", 5368709120), ("5 GB", 5000000000)):
         await size.fill(text)
-        assert (await config(page))["kv_connector_extra_config"]["cpu_bytes_to_use"] == stored  # type: ignore[index]
+        assert (await typed(page))["kv_connector_extra_config"]["cpu_bytes_to_use"] == stored  # type: ignore[index]
         await expect(page.locator("#field-cpu_bytes_to_use-bytes")).to_contain_text(f"{stored:,} B")
         await expect(page.locator("#field-cpu_bytes_to_use-bytes")).to_contain_text("GiB")
     await page.select_option("#field-enable-prefix-caching", "false")
@@ -58,7 +62,7 @@ async def test_one_click_mends_what_is_found(page: Page) -> None:
     await typo.get_by_text("Rename it to eviction_policy").click()
     await page.get_by_text("Move it to kv_connector_extra_config.spec_name").click()
     await expect(page.locator("#findings .error")).to_have_count(0)
-    assert (await config(page))["kv_connector_extra_config"] == {
+    assert (await typed(page))["kv_connector_extra_config"] == {
         "cpu_bytes_to_use": 10737418240,
         "eviction_policy": "lru",
         "spec_name": "TieringOffloadingSpec",
@@ -75,6 +79,20 @@ async def test_not_quite_json_is_mended_too(page: Page) -> None:
     await expect(finding).to_contain_text("Line 1, column 23")
     await finding.locator("[data-fix]").click()
     await expect(page.locator("#kv_transfer_config")).to_have_value('{"cpu_bytes_to_use": 2147483648}')
+    commented = '{"cpu_bytes_to_use": "5368709120", # 5GB\n "eviction_policy": "lru"}'
+    await page.fill("#kv_transfer_config", commented)
+    await expect(finding.first).to_contain_text("Line 1, column 36: JSON has no comments")
+    await finding.get_by_text("Remove the comment").click()
+    await expect(page.locator("#findings")).not_to_contain_text("comments")
+    quoted = config({"cpu_bytes_to_use": "5368709120", "spec_name": "TieringOffloadingSpec"})
+    await page.fill("#kv_transfer_config", json.dumps(quoted))
+    note = page.locator(f'#findings [data-path="{INSIDE}.cpu_bytes_to_use"].note')
+    await expect(note).to_contain_text("is stored as the number 5368709120")
+    await note.locator("[data-fix]").click()
+    assert (await typed(page))["kv_connector_extra_config"]["cpu_bytes_to_use"] == 5368709120  # type: ignore[index]
+    for size, words in ((10, "was 10 GiB meant?"), (10**15, "of memory")):
+        await page.fill("#kv_transfer_config", json.dumps(config({**OURS, "cpu_bytes_to_use": size})))
+        await expect(page.locator("#findings .warning").first).to_contain_text(words)
 
 
 async def test_what_is_allowed_is_shown_and_can_be_taken_back(page: Page) -> None:
@@ -184,3 +202,48 @@ async def test_the_engine_is_asked_from_the_page(page: Page) -> None:
     await expect(page.locator("#findings .error")).to_have_count(0)
     await page.click("[data-depth='3']")
     await expect(page.locator("#depth-answer")).to_contain_text("54138 tokens in VRAM")
+    await expect(page.locator("#versions")).not_to_contain_text("54138")
+    await page.goto("/profiles/agents")
+    await live(page)
+    await page.click("[data-depth='3']")
+    await expect(page.locator("#versions li[aria-current]")).to_contain_text("54138 tokens in VRAM")
+
+
+async def test_the_plan_beside_the_editor_follows_what_is_typed(page: Page, served: Served, tmp_path: Path) -> None:
+    """Slots and sessions for each reference length, this one marked; what cannot be read keeps the last plan."""
+    await page.goto("/profiles/agents")
+    plan = page.locator("#profile-plan")
+    await expect(plan).to_contain_text("There is no /models/qwen here.")
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["Qwen3.6-27B"].config))
+    async with served.deck.database.begin() as session:
+        (await session.scalars(select(FleetRow))).one().model = str(tmp_path)
+    await page.reload()
+    marked = plan.locator("tr[aria-current]")
+    await expect(marked).to_contain_text("65,536")
+    await expect(plan.locator("canvas")).to_be_visible()
+    await page.fill("#field-prefix-cache-retention-interval", "0")
+    await page.fill("#field-mamba_state_slots_reference_tokens", "16384")
+    await expect(marked).to_contain_text("16,384")
+    await page.fill("#session_tokens", "16384")
+    before = await marked.locator("td").all_inner_texts()
+    await page.fill("#flags", "{")
+    await expect(plan).to_have_class("stack is-old")
+    assert await marked.locator("td").all_inner_texts() == before
+    await page.fill("#flags", '{"prefix-cache-retention-interval": 0}')
+    await page.select_option("#field-eviction_policy", "value")
+    await expect(plan).to_contain_text("One takes")
+    await page.fill("#field-cpu_bytes_to_use", "")
+    await expect(plan).to_contain_text("Without a host tier")
+
+
+async def test_a_connector_inside_another_is_mended_at_its_place(page: Page) -> None:
+    """Its typo is told with the whole path, and one click mends it there."""
+    await page.goto("/new-profile")
+    inner = config({**OURS, "evict_policy": "lru"})
+    await page.fill("#kv_transfer_config", json.dumps(config({"connectors": [inner]}, "MultiConnector")))
+    path = f"{INSIDE}.connectors.0.kv_connector_extra_config.evict_policy"
+    await page.locator(f'#findings [data-path="{path}"]').get_by_text("Rename it to eviction_policy").click()
+    await expect(page.locator("#findings .error")).to_have_count(0)
+    children = (await typed(page))["kv_connector_extra_config"]["connectors"]  # type: ignore[index]
+    assert children[0]["kv_connector_extra_config"]["eviction_policy"] == "lru"
+    await expect(page.locator("#host-memory td").first).to_have_text("OffloadingConnector")

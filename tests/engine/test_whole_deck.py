@@ -6,14 +6,14 @@ One deck serves all tests of this file, in their order; the last one ends it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shlex
-import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,61 +21,37 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from app.config import inherited_environment
 from app.supervisor.processes import process_table
 from benchmarks.real_engine import complete, prompt
-from tests.fakes.receiver import running_receiver
-from tests.integration.cli_rig import command
-from tests.integration.supervisor_rig import ROOT, free_port
+from tests.engine.deck_rig import MODEL, Deck, running_deck, shared_memory
+from tests.fakes.receiver import Receiver, running_receiver
+from tests.integration.streaming_clients import events
 
 pytestmark = pytest.mark.engine
 
-MODEL = "tierdeck-demo"
 LIMIT_SECONDS = 240.0
 LENGTH = 20_000
 BLOCK = 384
 
 
 @dataclass(frozen=True)
-class Deck:
-    """The deck under test."""
+class Seen:
+    """What later tests compare with."""
 
-    process: subprocess.Popen[str]
-    welcome: dict[str, Any]
-    ports: tuple[int, int]
     shared_memory_before: frozenset[str]
-    cold: dict[int, tuple[int, ...]]
+    cold: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Answers to sessions, by seed."""
-
-    @property
-    def url(self) -> str:
-        return str(self.welcome["url"])
-
-    def client(self) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self.welcome['token']}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=LIMIT_SECONDS, trust_env=False)
 
 
 @pytest.fixture(scope="module")
-def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
-    """`tierdeck up` with nothing configured but a directory and two ports."""
-    directory, ports = tmp_path_factory.mktemp("deck"), (free_port(), free_port())
-    environment = inherited_environment() | {
-        "TIERDECK_DATA_DIR": str(directory / "data"),
-        "TIERDECK_PORT": str(ports[0]),
-        "TIERDECK_ENGINE_PORT": str(ports[1]),
-    }
-    before = _shared_memory()
-    with (directory / "deck.log").open("w") as log:
-        process = subprocess.Popen(
-            command("up", "--json"), env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        line = process.stdout.readline() if process.stdout else ""
-        assert line, (directory / "deck.log").read_text()[-4000:]
-        yield Deck(process, json.loads(line), ports, before, {})
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.wait(LIMIT_SECONDS)
+def seen() -> Seen:
+    return Seen(shared_memory())
+
+
+@pytest.fixture(scope="module")
+def deck(seen: Seen, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
+    with running_deck(tmp_path_factory.mktemp("deck")) as deck:
+        yield deck
 
 
 def test_the_printed_line_works_at_once(deck: Deck) -> None:
@@ -102,13 +78,13 @@ async def test_the_stock_client_works_unchanged(deck: Deck) -> None:
     assert [model.id async for model in client.models.list()] == [MODEL]
 
 
-async def test_a_session_comes_back_from_the_host_and_the_deck_says_so(deck: Deck) -> None:
+async def test_a_session_comes_back_from_the_host_and_the_deck_says_so(deck: Deck, seen: Seen) -> None:
     """Three long sessions push each other out; the first comes back, and token-origin counts it as host."""
     prompts = [prompt(seed, LENGTH) for seed in (1, 2, 3)]
     async with deck.client() as client:
         before = await _origin(client)
         cold, *_ = [await asyncio.to_thread(complete, deck.url, tokens, 8, MODEL) for tokens in prompts]
-        deck.cold[1] = cold.tokens
+        seen.cold[1] = cold.tokens
         back = await asyncio.to_thread(complete, deck.url, prompts[0], 8, MODEL)
         origin = await _origin_until(client, lambda now: now["host_tokens"] > (before["host_tokens"] or 0))
     assert back.tokens == cold.tokens
@@ -116,6 +92,41 @@ async def test_a_session_comes_back_from_the_host_and_the_deck_says_so(deck: Dec
     assert origin["host_tokens"] == LENGTH // BLOCK * BLOCK
     assert origin["vram_tokens"] + origin["host_tokens"] + origin["recomputed_tokens"] == origin["input_tokens"]
     assert origin["input_tokens"] >= 4 * LENGTH
+
+
+async def test_each_request_leaves_its_numbers(deck: Deck) -> None:
+    """In whatever words a client asks, and streamed or not: session, tokens in, from the cache and out, and its end."""
+    said = [{"role": "user", "content": "Tell me of caches. " * 60}]
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": said, "max_tokens": 8},
+        "/v1/responses": {"input": said, "max_output_tokens": 8},
+        "/v1/messages": {"messages": said, "max_tokens": 8},
+        "/v1/completions": {"prompt": said[0]["content"], "stream": True, "stream_options": {"include_usage": True}},
+    }
+    async with deck.client() as client:
+        for path, body in asked.items():
+            for _ in range(2):
+                answer = await client.post(path, json={"model": MODEL, "user": f"of {path}", **body})
+                assert answer.status_code == 200, (path, answer.text)
+        for path in asked:
+            second, first = await _records(client, path, 2)
+            assert first["outcome"] == second["outcome"] == "done"
+            assert first["path"] == second["path"] == path
+            assert first["input_tokens"] == second["input_tokens"] > BLOCK
+            assert second["cached_tokens"] == second["input_tokens"] // BLOCK * BLOCK, path
+            assert 0 < second["output_tokens"] <= 16
+            assert second["first_byte_seconds"] <= second["total_seconds"]
+
+
+async def _records(client: httpx.AsyncClient, path: str, count: int) -> list[dict[str, Any]]:
+    """The newest requests of a session that is called after its path, newest first, once so many are written."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        async for _ in events(client, "scrape"):
+            answer = await client.get("/api/v1/requests", params={"session": f"of {path}"})
+            found: list[dict[str, Any]] = answer.json()["requests"]
+            if len(found) >= count:
+                return found[:count]
+    raise AssertionError("the event stream ended")
 
 
 async def test_the_charts_have_the_numbers(deck: Deck) -> None:
@@ -140,14 +151,14 @@ async def test_no_request_fails_while_a_new_profile_is_applied(deck: Deck) -> No
     assert set(answers) == {200}
 
 
-async def test_sessions_are_still_there_after_the_restart(deck: Deck) -> None:
+async def test_sessions_are_still_there_after_the_restart(deck: Deck, seen: Seen) -> None:
     """Another process, another split of the memory: the session comes from the host, with the same tokens."""
     async with deck.client() as client:
         before = await _origin(client)
         back = await asyncio.to_thread(complete, deck.url, prompt(1, LENGTH), 8, MODEL)
         wanted = before["host_tokens"] + LENGTH // BLOCK * BLOCK
         await _origin_until(client, lambda now: now["host_tokens"] >= wanted)
-    assert back.tokens == deck.cold[1]
+    assert back.tokens == seen.cold[1]
 
 
 async def test_a_profile_that_cannot_start_is_taken_back(deck: Deck) -> None:
@@ -170,17 +181,23 @@ async def test_the_webhook_is_called_when_host_hits_go_to_zero(deck: Deck) -> No
         async with deck.client() as client:
             hook = {"name": "test", "channel": "generic", "url": receiver.url()}
             assert (await client.post("/api/v1/webhooks", json=hook)).status_code == 201
-            (rule,) = (await client.get("/api/v1/alert-rules")).json()["rules"]
+            rules = (await client.get("/api/v1/alert-rules")).json()["rules"]
+            rule = next(rule for rule in rules if rule["kind"] == "host_hits_low")
             sharper = {"window_seconds": 60, "min_input_tokens": 2000, "hold_seconds": 0}
-            changed = await client.put(f"/api/v1/alert-rules/{rule['id']}", json={"parameters": sharper})
-            assert changed.status_code == 200, changed.text
-            for seed in (11, 12):
-                await asyncio.to_thread(complete, deck.url, prompt(seed, 4_000), 1, MODEL)
-            await receiver.wait_for_arrival(LIMIT_SECONDS)
-            told = json.loads(receiver.received[0].body)
-            assert (told["state"], told["fleet"]) == ("firing", "main")
+            # Off and on: what fired in the tests before is over.
+            for change in ({"enabled": False}, {"enabled": True, "parameters": sharper}):
+                changed = await client.put(f"/api/v1/alert-rules/{rule['id']}", json=change)
+                assert changed.status_code == 200, changed.text
+            # For as long as it takes: what came from the host before has to leave the window first.
+            asking = asyncio.create_task(_ask_new_things(deck))
+            try:
+                told = await _firing(receiver)
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            assert told["fleet"] == "main"
             assert told["evidence"]["recomputed_share"] > 0.3
-            async for _ in _events(client, "alert"):
+            async for _ in events(client, "alert"):
                 flips = (await client.get("/api/v1/alerts")).json()["flips"]
                 delivered = (await client.get("/api/v1/webhooks")).json()["webhooks"][0]["last_delivery"]
                 if delivered and delivered["state"] == "delivered":
@@ -188,20 +205,30 @@ async def test_the_webhook_is_called_when_host_hits_go_to_zero(deck: Deck) -> No
             assert flips[0]["new"] == "firing"
 
 
-def test_nothing_is_left_after_the_end(deck: Deck) -> None:
+async def _ask_new_things(deck: Deck) -> None:
+    """One session after the other that nobody has seen."""
+    for seed in itertools.count(11):
+        await asyncio.to_thread(complete, deck.url, prompt(seed, 4_000), 1, MODEL)
+
+
+async def _firing(receiver: Receiver) -> dict[str, Any]:
+    """The first message that says so; the end of an alert of before may come ahead of it."""
+    while True:
+        await receiver.wait_for_arrival(LIMIT_SECONDS)
+        for told in (json.loads(one.body) for one in tuple(receiver.received)):
+            if told["state"] == "firing":
+                return dict(told)
+
+
+def test_nothing_is_left_after_the_end(deck: Deck, seen: Seen) -> None:
     """Ctrl-C ends deck and engine: no process, no shared memory and no listening port of theirs is left."""
-    deck.process.send_signal(signal.SIGINT)
-    assert deck.process.wait(LIMIT_SECONDS) == 0
+    assert deck.end() == 0
     ours = [entry.process.pid for entry in process_table() if entry.marker is not None and entry.alive]
     assert not [pid for pid in ours if _names_port(pid, deck.ports[1])]
-    assert _shared_memory() <= deck.shared_memory_before
+    assert shared_memory() <= seen.shared_memory_before
     for port in deck.ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def _shared_memory() -> frozenset[str]:
-    return frozenset(path.name for path in Path("/dev/shm").iterdir())
 
 
 def _names_port(pid: int, port: int) -> bool:
@@ -211,15 +238,6 @@ def _names_port(pid: int, port: int) -> bool:
         return False
 
 
-async def _events(client: httpx.AsyncClient, kind: str) -> AsyncIterator[str]:
-    """Once now, then at every event of a kind."""
-    async with client.stream("GET", "/events") as response:
-        yield "open"
-        async for line in response.aiter_lines():
-            if line == f"event: {kind}":
-                yield line
-
-
 async def _origin(client: httpx.AsyncClient) -> dict[str, Any]:
     answer: dict[str, Any] = (await client.get("/api/v1/token-origin", params={"window": "15m"})).json()
     return answer
@@ -227,19 +245,19 @@ async def _origin(client: httpx.AsyncClient) -> dict[str, Any]:
 
 async def _origin_until(client: httpx.AsyncClient, is_there: Any) -> dict[str, Any]:
     async with asyncio.timeout(LIMIT_SECONDS):
-        async for _ in _events(client, "scrape"):
+        async for _ in events(client, "scrape"):
             if is_there(origin := await _origin(client)):
                 return origin
     raise AssertionError("the event stream ended")
 
 
 async def _save_changed(client: httpx.AsyncClient, **extra: Any) -> int:
-    latest = (await client.get("/api/v1/profiles/demo/versions")).json()["versions"][-1]
-    config = latest["kv_transfer_config"]
+    first = (await client.get("/api/v1/profiles/demo/versions")).json()["versions"][-1]
+    config = first["kv_transfer_config"]
     config["kv_connector_extra_config"] |= extra
     saved = await client.post(
         "/api/v1/profiles/demo/versions",
-        json={"kv_transfer_config": config, "flags": latest["flags"], "comment": f"test {extra}"},
+        json={"kv_transfer_config": config, "flags": first["flags"], "comment": f"test {extra}"},
     )
     assert saved.status_code == 201, saved.text
     return int(saved.json()["number"])
@@ -250,7 +268,7 @@ async def _roll_out(client: httpx.AsyncClient, version: int) -> dict[str, Any]:
     started = await client.post("/api/v1/rollouts", json=asked)
     assert started.status_code == 202, started.text
     async with asyncio.timeout(LIMIT_SECONDS):
-        async for _ in _events(client, "rollout"):
+        async for _ in events(client, "rollout"):
             now: dict[str, Any] = (await client.get(f"/api/v1/rollouts/{started.json()['id']}")).json()
             if now["state"] != "running":
                 return now
@@ -279,6 +297,6 @@ async def _asking(client: httpx.AsyncClient) -> AsyncIterator[list[int]]:
 
 async def _until_longer(client: httpx.AsyncClient, answers: list[int], length: int) -> None:
     async with asyncio.timeout(LIMIT_SECONDS):
-        async for _ in _events(client, "scrape"):
+        async for _ in events(client, "scrape"):
             if len(answers) > length:
                 return

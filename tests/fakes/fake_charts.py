@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from app.derive.headline import Headline
 from app.derive.lines import KINDS
+from app.derive.points import drawing
 from app.errors import InvalidInput
 from app.services.charts import Chart, ChartLine, ChartMark, EngineNumbers, SlotUse, TokenOrigin
+from app.supervisor.causes import Cause
 
 HEADLINES = {
     "busy": Headline("good", "works", {"cached_share": 0.925, "vram_share": 0.865, "host_share": 0.06}),
@@ -22,9 +24,10 @@ HEADLINES = {
     "empty": Headline("empty", "empty"),
     "idle": Headline("idle", "idle", {"last_at": time.time() - 7300, "last_cached_share": 0.63}),
     "starting": Headline("idle", "starting", {"cause": "Started by the deck."}),
-    "down": Headline("down", "down", {"reason": "not_running", "cause": "The model path /models/qwen does not exist."}),
+    "down": Headline("down", "down", {"reason": "not_running", "cause": Cause.NO_MODEL % {"path": "/models/qwen"}}),
     "none": Headline("empty", "no_engine"),
 }
+BEAT_SECONDS = 2.0
 EMPTY_REASONS = {
     "empty": "no_requests_yet",
     "idle": "idle",
@@ -45,7 +48,9 @@ class FakeCharts:
     def has_traffic(self) -> bool:
         return self.scenario in {"busy", "pressed"}
 
-    async def token_origin(self, window_seconds: float, now: float, fleet: str | None = None) -> TokenOrigin:
+    async def token_origin(
+        self, window_seconds: float, now: float, fleet: str | None = None, engine: str | None = None
+    ) -> TokenOrigin:
         frame = (window_seconds, now - window_seconds, now)
         if not self.has_traffic:
             idle = 0.0 if self.scenario == "idle" else None
@@ -59,12 +64,12 @@ class FakeCharts:
     async def chart(self, chart: str, window_seconds: float, now: float, fleet: str | None = None) -> Chart:
         if chart not in KINDS:
             raise InvalidInput(f"There is no chart '{chart}'.", path="chart")
-        kind, step = KINDS[chart], window_seconds / 150
-        at = [now - window_seconds + step * (place + 1) for place in range(150)]
+        kind, grid = KINDS[chart], drawing(window_seconds, now, BEAT_SECONDS).grid
+        at = grid.ends
         lines = _lines(chart, len(at)) if self.has_traffic else []
         marks = [ChartMark(now - window_seconds * 0.42, "restart", "main-1 restarted")] if lines else []
         reason = None if lines else EMPTY_REASONS[self.scenario]
-        frame = (window_seconds, step, now - window_seconds, now)
+        frame = (window_seconds, grid.step, grid.from_, grid.to)
         return Chart(chart, kind.title, kind.unit, *frame, at, lines, marks, reason)
 
     async def slots(self, now: float, fleet: str | None = None) -> SlotUse:

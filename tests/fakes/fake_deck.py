@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -22,50 +21,45 @@ from fastapi import FastAPI
 from sqlalchemy import select
 
 from app.alerts.delivery import DeliveryLoop
-from app.alerts.machine import Memory
 from app.background import Loops
 from app.config import Settings
 from app.deck import Deck
 from app.errors import NotFound
 from app.events import Event, Events
+from app.proxy.metrics import DoorMetrics
 from app.services.alerts import Alerts
 from app.services.deep_checks import DeepChecks
 from app.services.engine_probe import EngineProbe
+from app.services.fleets import Fleets
 from app.services.planning import Planning
-from app.services.profiles import Draft, Profiles
+from app.services.preview import Previews
+from app.services.profiles import Profiles
+from app.services.requests import Requests
 from app.services.rollouts import Rollouts
 from app.services.signin import SignIn
 from app.services.surroundings import Surroundings
 from app.store.database import Database
-from app.store.models import AlertStateRow, DeliveryRow, EngineRow, FlipRow, ProfileVersionRow, WebhookRow
-from app.store.queries import fleets
+from app.store.models import EngineRow, ProfileVersionRow
+from app.store.queries.engines import all_definitions
+from app.supervisor.causes import Cause
 from app.supervisor.loglines import LogBatch, LogLine
+from app.supervisor.records import engine_spec
 from app.supervisor.states import EngineState
 from app.supervisor.status import EngineStatus, Transition
 from app.web.application import build_application
+from tests.fakes.fake_canary import canary_client
 from tests.fakes.fake_charts import FakeCharts
+from tests.fakes.fake_rows import seeded_database
 
 TOKEN = "let-me-in"
 SCENARIOS = ("busy", "pressed", "empty", "idle", "starting", "down", "none")
 #: What stands in for `-m engine.probe`.
 PROBE = (str(Path(__file__).with_name("fake_probe.py")),)
-CONFIG = """{
-  "kv_connector": "OffloadingConnector",
-  "kv_role": "kv_both",
-  "kv_connector_extra_config": {
-    "spec_name": "TieringOffloadingSpec",
-    "cpu_bytes_to_use": 68719476736,
-    "eviction_policy": "lru",
-    "demote_superseded_states": true,
-    "mamba_state_slots_reference_tokens": 262144
-  }
-}"""
-FLAGS = '{\n  "max-model-len": 262144,\n  "gpu-memory-utilization": 0.92,\n  "enable-prefix-caching": true\n}'
 
 STATES = {"starting": EngineState.STARTING, "down": EngineState.FAILED}
 CAUSES = {
     "starting": "Started by the deck.",
-    "down": "The model path /models/qwen does not exist.",
+    "down": Cause.NO_MODEL % {"path": "/models/qwen"},
 }
 
 
@@ -143,12 +137,59 @@ class FakeEngines:
         self._go(name, (EngineState.DRAINING,))
         return self.status(name)
 
+    async def idle(self, name: str) -> None:
+        """Nothing is open for long here."""
+
+    def hold(self, name: str, why: str) -> None:
+        self.set(name, held=why)
+
+    def hold_when_it_comes(self, name: str, why: str) -> None:
+        """It is held as soon as it is there, which is soon enough here."""
+
+    def release(self, name: str) -> None:
+        self.set(name, held="")
+
+    async def check_version(self, name: str, version_id: int) -> None:
+        """Nothing speaks against any."""
+
+    async def host_memory(self, name: str) -> str:
+        """Kept, as the connector does by default."""
+        return "kept"
+
+    def start_limit(self, name: str) -> float | None:
+        """None: a start takes as long as it takes."""
+
     async def apply_version(self, name: str, version_id: int) -> None:
         async with self._database.begin() as session:
             version = await session.get_one(ProfileVersionRow, version_id)
             row = (await session.scalars(select(EngineRow).where(EngineRow.name == name))).one()
             row.running_version_id, row.pid = version_id, 1
         self.set(name, wanted_version=version.number, running_version=version.number)
+
+    async def load(self) -> None:
+        """Engines that the database has and this deck has not, on their way to being ready."""
+        async with self._database.session() as session:
+            found = [engine_spec(row) for row in await all_definitions(session)]
+        for spec in (one for one in found if one.name not in self._statuses):
+            added = _status(spec.name, spec.port, EngineState.STOPPED, "Added.")
+            given = {"fleet": spec.fleet, "model": spec.model, "served_model_name": spec.served_model_name}
+            self._statuses[spec.name] = replace(added, **given, devices=spec.devices)
+            self._past[spec.name] = []
+            self._go(spec.name, (EngineState.STARTING, EngineState.READY))
+
+    async def reload(self, fleet: str) -> None:
+        async with self._database.session() as session:
+            specs = [engine_spec(row) for row in await all_definitions(session) if row.fleet.name == fleet]
+        for spec in specs:
+            old = self.status(spec.name)
+            waits = [name for name in ("model", "served_model_name") if getattr(old, name) != getattr(spec, name)]
+            settings = {"routing": spec.settings.routing, "join_identical": spec.settings.join_identical}
+            self.set(spec.name, restart_for=tuple(waits), **settings)
+
+    async def see_off(self, name: str) -> EngineStatus:
+        self.set(name, leaving=True)
+        self._go(name, (EngineState.DRAINING, EngineState.STOPPING, EngineState.STOPPED))
+        return self.status(name)
 
     async def changed(self) -> None:
         await self._change.wait()
@@ -184,11 +225,15 @@ class FakeEngines:
         task.add_done_callback(self._tasks.discard)
 
     async def _walk(self, name: str, states: list[EngineState]) -> None:
-        for state in states:
-            await asyncio.sleep(self._step_seconds)
-            self._arrive(name, state)
-            if state is self._held_at:
+        for state in (None, *states):
+            if state is not None:
+                await asyncio.sleep(self._step_seconds)
+                self._arrive(name, state)
+            if self._statuses[name].state is self._held_at:
                 await self._let_go.wait()
+        if self._statuses[name].leaving:
+            gone = self._statuses.pop(name)
+            self._events.publish(Event("engine", name, gone.as_json()))
 
     def _arrive(self, name: str, state: EngineState) -> None:
         is_starting = state is EngineState.STARTING
@@ -205,6 +250,7 @@ class FakeDoor:
     """A door with three requests open."""
 
     waiting = 0
+    metrics = DoorMetrics()
 
     def in_flight(self, engine: str) -> int:
         return 3
@@ -219,19 +265,25 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     probe = EngineProbe(settings.data_dir / "probes", entry=PROBE)
     surroundings = Surroundings(database, probe.known)
     profiles = Profiles(database, events, surroundings)
+    planning = Planning(database, profiles, cast(Any, engines))
+    fleet_service = Fleets(settings, database, events, cast(Any, engines), profiles)
+    previews = Previews(settings, database, cast(Any, engines), profiles, planning, fleet_service)
     deck = Deck(
         settings=settings,
         database=database,
         events=events,
         signin=SignIn(settings),
         engines=cast(Any, engines),
+        fleets=fleet_service,
         profiles=profiles,
         deep_checks=DeepChecks(profiles, surroundings, probe),
-        planning=Planning(database, profiles, cast(Any, engines)),
-        rollouts=Rollouts(database, events, cast(Any, engines), profiles),
+        planning=planning,
+        previews=previews,
+        rollouts=Rollouts(database, events, cast(Any, engines), profiles, previews, fleet_service, canary_client()),
         charts=cast(Any, FakeCharts(scenario)),
         alerts=Alerts(database, events, delivery),
         door=cast(Any, FakeDoor()),
+        requests=Requests(database, events),
         scrape_loop=cast(Any, None),
         alert_loop=cast(Any, None),
         delivery_loop=delivery,
@@ -242,7 +294,7 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         data_dir.mkdir(parents=True, exist_ok=True)
-        (data_dir / "tierdeck.db").write_bytes(await _seeded_database(scenario))
+        (data_dir / "tierdeck.db").write_bytes(await seeded_database(scenario))
         await deck.signin.open()
         await deck.alerts.open()
         deck.loops.start("delivery", delivery.run)
@@ -252,94 +304,6 @@ def build(data_dir: Path, scenario: str = "busy", *, step_seconds: float = 0.0, 
         await database.close()
 
     return build_application(deck, lifespan)
-
-
-_seeded: dict[str, bytes] = {}
-
-
-async def _seeded_database(scenario: str) -> bytes:
-    """A database file with the scenario's rows; made once, since each migration takes a second."""
-    if scenario not in _seeded:
-        with tempfile.TemporaryDirectory() as directory:
-            database = Database(f"sqlite+aiosqlite:///{directory}/seeded.db")
-            await database.migrate()
-            await _seed(database, scenario)
-            await database.close()
-            _seeded[scenario] = (Path(directory) / "seeded.db").read_bytes()
-    return _seeded[scenario]
-
-
-async def _seed(database: Database, scenario: str) -> None:
-    async with database.begin() as session:
-        first = fleets.FirstFleet(
-            fleet="main",
-            engine="main-1",
-            model="/models/qwen",
-            served_model_name="qwen",
-            interpreter=sys.executable,
-            port=8710,
-            profile="agents",
-            comment="Made on the first run.",
-            kv_transfer_config={},
-            flags={"max-model-len": 262144},
-        )
-        if scenario == "none" or not await fleets.seed(session, first, time.time() - 90_000):
-            return
-    profiles = Profiles(database, Events())
-    await profiles.save("agents", Draft(CONFIG, FLAGS), "admin", "A host tier of 64 GiB.")
-    await profiles.save(
-        "agents",
-        Draft(CONFIG.replace("262144", "65536"), FLAGS),
-        "admin",
-        "Short sub-sessions: lower reference length.",
-    )
-    if scenario in {"busy", "pressed"}:
-        async with database.begin() as session:
-            engine = await session.get_one(EngineRow, 1)
-            engine.running_version_id, engine.pid = 3, 1
-            session.add(
-                EngineRow(
-                    fleet_id=1,
-                    name="main-2",
-                    port=8711,
-                    profile_version_id=3,
-                    running_version_id=3,
-                    pid=2,
-                    created_at=0,
-                )
-            )
-    if scenario == "pressed":
-        await _seed_alert(database)
-
-
-async def _seed_alert(database: Database) -> None:
-    """The rule fires, one receiver was told, another refused the message with status 200."""
-    await Alerts(database, Events(), DeliveryLoop(database, Events())).open()
-    now = time.time()
-    said = "Host hits serve only 0.9 % of the input tokens while 41.0 % are recomputed."
-    async with database.begin() as session:
-        memory = Memory(is_firing=True, state="firing", since=now - 420, sentence=said, read_at=now)
-        session.add(AlertStateRow(rule_id=1, fleet_id=1, state=memory.to_json(), updated_at=now))
-        for name, channel in (("ops room", "feishu"), ("pager", "generic")):
-            url = f"https://{channel}.example.org/hook/3f9a1c"
-            session.add(WebhookRow(name=name, channel=channel, url=url, secret=None, keyword="", created_at=now))
-        flip = FlipRow(rule_id=1, fleet_id=1, at=now - 420, old="ok", new="firing", sentence=said, evidence={})
-        session.add(flip)
-        await session.flush()
-        refused = "code 19024: Key Words Not Found"
-        for webhook, state, status, answer in ((1, "failed", 200, refused), (2, "delivered", 204, "")):
-            session.add(
-                DeliveryRow(
-                    flip_id=flip.id,
-                    webhook_id=webhook,
-                    state=state,
-                    attempts=1,
-                    next_at=now,
-                    last_at=now - 419,
-                    status=status,
-                    answer=answer,
-                )
-            )
 
 
 def _status(name: str, port: int, state: EngineState, cause: str) -> EngineStatus:
@@ -358,12 +322,7 @@ def _status(name: str, port: int, state: EngineState, cause: str) -> EngineStatu
         wanted_profile="agents",
         wanted_version=3,
         running_version=3,
-        phase=None,
-        progress=None,
-        restarts=0,
-        next_try_at=None,
-        leftover_processes=0,
-        error_code=None,
+        served_model_name="qwen",
     )
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from app.alerts.delivery import DeliveryLoop
 from app.alerts.loop import AlertLoop
 from app.alerts.sender import Sender
 from app.events import Events
-from app.services.alerts import Alerts, WebhookDraft, WebhookView
+from app.services.alerts import Alerts, AlertView, WebhookDraft, WebhookView
 from app.store.database import Database, upgrade
 from app.store.models import EngineRow, FleetRow, ProfileRow, ProfileVersionRow, ScrapeRow
+from app.supervisor.states import EngineState
+from app.supervisor.status import EngineStatus
 
 T0 = 1_700_000_000.0
 
@@ -53,12 +56,46 @@ class StubCharts:
 
 
 @dataclass
+class StubEngines:
+    """Stands where the supervisor will: tests say how the engines are."""
+
+    every: list[EngineStatus] = field(default_factory=list)
+
+    def statuses(self, fleet: str | None = None) -> list[EngineStatus]:
+        return [status for status in self.every if fleet in (None, status.fleet)]
+
+    def set(self, name: str, state: EngineState, cause: str = "", **changes: Any) -> None:
+        self.every = [status for status in self.every if status.name != name]
+        self.every.append(replace(engine_status(name), state=state, cause=cause, **changes))
+
+
+def engine_status(name: str) -> EngineStatus:
+    """One that serves."""
+    return EngineStatus(
+        name=name,
+        fleet="main",
+        model="m",
+        state=EngineState.READY,
+        since=T0,
+        cause="It serves.",
+        base_url="http://127.0.0.1:8710",
+        port=8710,
+        pid=1,
+        started_at=T0,
+        wanted_profile="p",
+        wanted_version=1,
+        running_version=1,
+    )
+
+
+@dataclass
 class Rig:
     """One deck process: everything but the database is new after a restart."""
 
     database: Database
     clock: Clock
     charts: StubCharts = field(default_factory=StubCharts)
+    engines: StubEngines = field(default_factory=StubEngines)
     events: Events = field(default_factory=Events)
     timeout_seconds: float = 10.0
 
@@ -66,11 +103,16 @@ class Rig:
         self.delivery = DeliveryLoop(
             self.database, self.events, sender=Sender(timeout_seconds=self.timeout_seconds), clock=self.clock
         )
-        self.loop = AlertLoop(self.database, self.events, self.charts, clock=self.clock)
+        self.loop = AlertLoop(self.database, self.events, self.charts, self.engines, clock=self.clock)
         self.alerts = Alerts(self.database, self.events, self.delivery, clock=self.clock)
 
     def restarted(self) -> Rig:
-        return Rig(Database(self.database.url), self.clock, self.charts, timeout_seconds=self.timeout_seconds)
+        database = Database(self.database.url)
+        return Rig(database, self.clock, self.charts, self.engines, timeout_seconds=self.timeout_seconds)
+
+    async def alert(self) -> AlertView:
+        """What the rule on host hits says now."""
+        return (await self.alerts.alerts())[0]
 
     async def webhook(self, url: str, channel: str = "generic", **fields: object) -> WebhookView:
         draft = WebhookDraft(name=str(fields.pop("name", channel)), channel=channel, url=url, **fields)  # type: ignore[arg-type]

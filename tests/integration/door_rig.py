@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import h11
 import uvicorn
-from fastapi import FastAPI
+import uvloop
 
 from app.config import Settings
 from app.proxy.door import Door
-from app.proxy.routes import router
+from app.proxy.heads import BoundedHeads
+from app.proxy.record import Record
+from app.proxy.routes import DoorFirst
 from app.supervisor.states import EngineState
 from app.supervisor.status import EngineStatus
+
+#: Imported by the tests of what touches sockets, which then run on each: the deck has uvloop, where there is one.
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 def engine(port: int = 1, state: EngineState = EngineState.READY, **changes: Any) -> EngineStatus:
@@ -42,6 +46,7 @@ def engine(port: int = 1, state: EngineState = EngineState.READY, **changes: Any
         next_try_at=None,
         leftover_processes=0,
         error_code=None,
+        served_model_name="demo",
     )
     return replace(status, **changes)
 
@@ -68,6 +73,20 @@ class StatedEngines:
         event.set()
 
 
+class Kept:
+    """Records in a list, and the homes that a test says an earlier deck left."""
+
+    def __init__(self, homes: Sequence[tuple[str, str]] = ()) -> None:
+        self.records: list[Record] = []
+        self._homes = homes
+
+    def keep(self, record: Record) -> None:
+        self.records.append(record)
+
+    async def homes(self) -> Sequence[tuple[str, str]]:
+        return self._homes
+
+
 @dataclass
 class Answer:
     """What a strict HTTP/1.1 parser made of a response."""
@@ -91,6 +110,7 @@ class Served:
     door: Door
     engines: StatedEngines
     port: int
+    ledger: Kept
 
     @property
     def base_url(self) -> str:
@@ -149,13 +169,16 @@ def request_bytes(body: bytes, *, length: int | None = None, path: str = "/v1/co
 
 
 @asynccontextmanager
-async def serving(engines: StatedEngines, **settings: Any) -> AsyncIterator[Served]:
+async def serving(
+    engines: StatedEngines, *, homes: Sequence[tuple[str, str]] = (), **settings: Any
+) -> AsyncIterator[Served]:
     """A real server in front of a real door."""
-    door = Door(Settings(**settings), engines)
-    app = FastAPI()
-    app.include_router(router)
-    app.state.deck = SimpleNamespace(door=door)
-    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", server_header=False, date_header=False)
+    ledger = Kept(homes)
+    door = Door(Settings(**settings), engines, ledger)
+    app = DoorFirst()
+    app.front = door
+    plain: dict[str, Any] = {"lifespan": "off", "server_header": False, "date_header": False}
+    config = uvicorn.Config(app, port=0, http=BoundedHeads, log_level="critical", **plain)
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
@@ -163,7 +186,7 @@ async def serving(engines: StatedEngines, **settings: Any) -> AsyncIterator[Serv
     await server.startup()
     loop = asyncio.create_task(server.main_loop())
     try:
-        yield Served(door, engines, server.servers[0].sockets[0].getsockname()[1])
+        yield Served(door, engines, server.servers[0].sockets[0].getsockname()[1], ledger)
     finally:
         server.should_exit = True
         await loop

@@ -85,12 +85,6 @@ def status(base_url: str, name: str = "e1") -> EngineStatus:
         wanted_profile="p",
         wanted_version=1,
         running_version=1,
-        phase=None,
-        progress=None,
-        restarts=0,
-        next_try_at=None,
-        leftover_processes=0,
-        error_code=None,
     )
 
 

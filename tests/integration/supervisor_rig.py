@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,15 @@ from typing import Any
 from app.config import Settings
 from app.events import Events
 from app.services.engines import Engines
+from app.services.fleets import Fleets
+from app.services.planning import Planning
+from app.services.preview import Previews
+from app.services.profiles import Profiles
+from app.services.rollouts import Rollouts
 from app.store.database import Database
 from app.store.models import Base, EngineRow, FleetRow, ProfileRow, ProfileVersionRow
+from app.supervisor.checks import port_is_free
+from app.supervisor.devices import DeviceMemory
 from app.supervisor.processes import process_table, read_entry
 from app.supervisor.states import EngineState
 
@@ -98,14 +105,14 @@ async def create_database(config: Settings, engine: Engine) -> Database:
     return database
 
 
-async def add_version(database: Database, flags: dict[str, Any]) -> int:
+async def add_version(database: Database, flags: dict[str, Any], config: dict[str, Any] | None = None) -> int:
     async with database.begin() as session:
         row = ProfileVersionRow(
             profile_id=1,
             number=2,
             created_at=2.0,
             author="test",
-            kv_transfer_config={},
+            kv_transfer_config=config or {},
             flags=flags,
             environment={"PYTHONPATH": str(ROOT)},
         )
@@ -127,15 +134,57 @@ class Rig:
     def port(self) -> int:
         return self.engines.status("one").port
 
+    @property
+    def fleets(self) -> Fleets:
+        profiles = Profiles(self.database, self.events)
+        return Fleets(self.config, self.database, self.events, self.engines, profiles)
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """None of which runs."""
+        profiles = Profiles(self.database, self.events)
+        planning = Planning(self.database, profiles, self.engines)
+        previews = Previews(self.config, self.database, self.engines, profiles, planning, self.fleets)
+        return Rollouts(self.database, self.events, self.engines, profiles, previews, self.fleets)
+
     async def until(self, states: frozenset[EngineState]) -> Any:
         return await self.engines.wait_for("one", states, LIMIT)
 
 
+@contextmanager
+def taken(*ports: int) -> Iterator[None]:
+    """Somebody else listens there."""
+    with ExitStack() as stack:
+        for port in ports:
+            thief = stack.enter_context(socket.socket())
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            thief.bind(("127.0.0.1", port))
+            thief.listen()
+        yield
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ones in a row."""
+    while True:
+        first = free_port()
+        ports = list(range(first, first + count))
+        if first + count < 65536 and all(port_is_free("127.0.0.1", port) for port in ports):
+            return ports
+
+
+async def give_range(rig: Rig, low: int, high: int) -> None:
+    async with rig.database.begin() as session:
+        fleet = await session.get_one(FleetRow, 1)
+        fleet.port_from, fleet.port_to = low, high
+
+
 @asynccontextmanager
-async def supervising(config: Settings, database: Database) -> AsyncIterator[Rig]:
+async def supervising(
+    config: Settings, database: Database, devices: DeviceMemory | None = None, entry: tuple[str, ...] = FAKE
+) -> AsyncIterator[Rig]:
     """A supervisor that is closed at the end; the engines follow the settings."""
     events = Events()
-    engines = Engines(config, database, events, entry=FAKE)
+    engines = Engines(config, database, events, entry=entry, devices=devices)
     try:
         await engines.open()
         yield Rig(engines, database, config, events)
@@ -164,11 +213,17 @@ def port_is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def processes_of(rig: Rig) -> list[int]:
-    """Living processes of engine `one`, found by its recorded marker."""
+async def marker_of(rig: Rig) -> str:
+    """The recorded marker of engine `one`; empty when no process of it is left."""
     async with rig.database.session() as session:
         row = await session.get(EngineRow, 1)
-    return marked(row.marker) if row is not None and row.marker else []
+    return row.marker or "" if row is not None else ""
+
+
+async def processes_of(rig: Rig) -> list[int]:
+    """Living processes of engine `one`."""
+    marker = await marker_of(rig)
+    return marked(marker) if marker else []
 
 
 def is_alive(pid: int) -> bool:

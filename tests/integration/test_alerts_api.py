@@ -124,10 +124,11 @@ async def test_alerts_and_rules_are_read_and_changed(api: httpx.AsyncClient, rig
     """State, changes and parameters as the page shows them."""
     await rig.fire()
     body = (await api.get("/alerts")).json()
-    assert [(alert["fleet"], alert["state"]) for alert in body["alerts"]] == [("main", "firing")]
+    states = [(alert["rule"], alert["fleet"], alert["state"]) for alert in body["alerts"]]
+    assert states == [("Host hits near 0", "main", "firing"), ("Engine down", "main", "no_data")]
     assert [flip["new"] for flip in body["flips"]] == ["firing"]
     assert (await api.get("/alerts", params={"fleet": "other"})).json()["alerts"] == []
-    (rule,) = (await api.get("/alert-rules")).json()["rules"]
+    rule, _ = (await api.get("/alert-rules")).json()["rules"]
     changed = await api.put(f"/alert-rules/{rule['id']}", json={"parameters": {"hold_seconds": 60}})
     assert changed.json() == rule | {"parameters": rule["parameters"] | {"hold_seconds": 60}}
     wrong = await api.put("/alert-rules/1", json={"parameters": {"hold_seconds": "long"}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,10 +16,9 @@ from app.config import Settings
 from app.events import Events
 from app.scrape.loop import ScrapeLoop
 from app.services.charts import Charts
-from app.supervisor.states import EngineState
 from app.supervisor.status import EngineStatus
 from tests.fakes.receiver import running_receiver
-from tests.integration.alerts_rig import T0, Rig, opened_rig
+from tests.integration.alerts_rig import T0, Rig, engine_status, opened_rig
 
 BEAT_SECONDS = 10.0
 
@@ -57,27 +57,8 @@ class MetricsPage:
 
 class OneEngine:
     def __init__(self, port: int) -> None:
-        self.status = EngineStatus(
-            name="main-1",
-            fleet="main",
-            model="m",
-            state=EngineState.READY,
-            since=T0,
-            cause="",
-            base_url=f"http://127.0.0.1:{port}",
-            port=port,
-            pid=1,
-            started_at=T0 - 10,
-            wanted_profile="p",
-            wanted_version=1,
-            running_version=1,
-            phase=None,
-            progress=None,
-            restarts=0,
-            next_try_at=None,
-            leftover_processes=0,
-            error_code=None,
-        )
+        base_url = f"http://127.0.0.1:{port}"
+        self.status = replace(engine_status("main-1"), base_url=base_url, port=port, started_at=T0 - 10)
 
     def statuses(self, fleet: str | None = None) -> list[EngineStatus]:
         return [self.status]
@@ -104,7 +85,7 @@ async def test_host_hits_that_go_to_nothing_reach_the_webhook_and_come_back(rig:
     """Good, bad, a scrape gap in the middle of bad, good again: one firing, one resolve."""
     engines = OneEngine(page.server.server_address[1])
     charts = Charts(rig.database, engines)
-    loop = AlertLoop(rig.database, Events(), charts, clock=rig.clock)
+    loop = AlertLoop(rig.database, Events(), charts, engines, clock=rig.clock)
     scraping = ScrapeLoop(Settings(), rig.database, Events(), engines)
 
     async def live(seconds: float, vram: int, host: int, computed: int) -> None:
@@ -127,7 +108,7 @@ async def test_host_hits_that_go_to_nothing_reach_the_webhook_and_come_back(rig:
         assert await state() == "firing"
         page.status = 503
         await live(300, 0, 0, 0)
-        (alert,) = await rig.alerts.alerts()
+        alert = await rig.alert()
         assert alert.state == "firing"
         assert "scrape of main-1 failed since" in alert.sentence
         assert "answered 503" in alert.sentence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """One deck for all of this module, its engine ready."""
     place = home(tmp_path_factory.mktemp("deck"))
     with deck(place) as running, running.client() as client:
-        assert client.get("/v1/models").status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
         yield place
 
 
@@ -65,10 +66,24 @@ def test_an_engine_is_stopped_started_and_restarted(at: Home) -> None:
     assert done.returncode == 1 and "nobody" in done.stderr
 
 
+def test_a_fleet_gets_an_engine_more_and_one_less(at: Home) -> None:
+    """Its name is not needed while there is only one; what it is set to is shown field by field."""
+    added = at.answer("fleet", "add-engine")
+    assert added["name"] == "main-2"
+    assert "main-1, main-2" in at.run("fleet", "list").stdout
+    assert at.answer("fleet", "show")["engines"] == ["main-1", "main-2"]
+    assert "sticky" in at.run("fleet", "show", "main").stdout
+    assert at.answer("fleet", "remove-engine")["leaving"] is True
+    assert at.answer("fleet", "list")["fleets"][0]["engines"] == ["main-1"]
+    done = at.run("fleet", "remove-engine", "main", "--engine", "main-1")
+    assert done.returncode == 1 and "the only engine" in done.stderr
+
+
 def test_the_log_is_printed(at: Home) -> None:
-    """As many lines as asked for, as the engine wrote them."""
+    """As many lines as asked for, as the engine wrote them, each with its time."""
     done = at.run("engine", "logs", "--lines", "3")
     assert done.returncode == 0 and 1 <= len(done.stdout.splitlines()) <= 3
+    assert all(re.match(r"\d\d:\d\d:\d\d  \S", line) for line in done.stdout.splitlines()), done.stdout
     assert {"number", "text"} <= set(at.answer("engine", "logs")["lines"][0])
 
 
@@ -105,8 +120,12 @@ def test_the_same_findings_wherever_a_profile_is_told(at: Home, tmp_path: Path) 
 def test_a_version_is_applied_and_followed_to_its_end(at: Home) -> None:
     """The command ends when the engine runs it."""
     (profile,) = at.answer("profile", "show")["profiles"]
-    rollout = at.answer("profile", "apply", profile["name"])
-    assert rollout["state"] == "done" and rollout["version"] == 1
+    done = at.run("profile", "apply", profile["name"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for step in ("check", "drain", "stop", "memory", "start", "ready", "canary", "release"):
+        assert any(f"main-1: {step} ended" in line for line in lines), done.stdout
+    assert lines[-1].endswith(": done.")
 
 
 def test_the_token_opens_the_deck(at: Home) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
+from app.supervisor.status import EngineStatus
 from tests.fakes.upstream import Exchange, running
-from tests.integration.door_rig import StatedEngines, engine, request_bytes, serving
+from tests.integration.door_rig import LOOPS, StatedEngines, engine, request_bytes, serving
+
+__all__ = ["LOOPS"]
 
 PLAIN = json.dumps({"choices": [{"text": "héllo"}]}).encode()
 ZIPPED = gzip.compress(PLAIN)
@@ -223,3 +228,19 @@ async def test_an_answer_that_is_not_http_is_a_502() -> None:
     """The client still gets HTTP."""
     answer = await exchange_with(b"BANANA\r\n\r\n")
     assert answer.status == 502 and answer.complete
+
+
+async def test_a_fault_of_the_deck_itself_is_an_error_in_the_clients_shape() -> None:
+    """With a reference to the log, and a record; nothing of the fault itself."""
+
+    class Broken(StatedEngines):
+        def statuses(self) -> Sequence[EngineStatus]:
+            raise RuntimeError("my secret")
+
+    async with serving(Broken()) as deck:
+        with capture_logs() as lines:
+            answer = await deck.post(b"{}")
+    error = json.loads(answer.body)["error"]
+    assert answer.complete and answer.status == 500 and "secret" not in repr(answer)
+    (line,) = [line for line in lines if line["event"] == "unexpected_error"]
+    assert line["reference"] in error["message"] and [record.status for record in deck.ledger.records] == [500]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from app.proxy.forward import Forwarder
+from app.proxy.incoming import HELD_BYTES
 from tests.fakes.upstream import Exchange, running
-from tests.integration.door_rig import Served, StatedEngines, engine, request_bytes, serving
+from tests.integration.door_rig import LOOPS, Served, StatedEngines, engine, request_bytes, serving
+
+__all__ = ["LOOPS"]
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"data: {}\n\n"
 LONG_PROMPT = b'{"prompt": "' + b"x" * 400_000 + b'"}'
+VERY_LONG_PROMPT = b'{"prompt": "' + b"x" * (HELD_BYTES + 400_000) + b'"}'
 
 
 async def silent(exchange: Exchange) -> None:
@@ -47,10 +54,9 @@ async def leave(deck: Served, arrived: asyncio.Queue[Exchange], raw: bytes, read
         (silent, request_bytes(LONG_PROMPT[:-1] + b', "stream": true}'), None),
         (half_way, request_bytes(LONG_PROMPT[:-1] + b', "stream": true}'), b"data: {}\n\n"),
         (silent, request_bytes(LONG_PROMPT), None),
-        (silent, request_bytes(LONG_PROMPT, length=2 * len(LONG_PROMPT)), None),
-        (silent, request_bytes(b"{}", length=100), None),
+        (silent, request_bytes(VERY_LONG_PROMPT, length=2 * len(VERY_LONG_PROMPT)), None),
     ],
-    ids=["before the first byte", "in the stream", "not streaming", "body half sent", "short body half sent"],
+    ids=["before the first byte", "in the stream", "not streaming", "large body half sent"],
 )
 async def test_a_client_that_leaves_frees_the_engine_within_a_second(script, raw, read_until) -> None:
     """The engine's connection is closed, the count is back at 0, the record says who hung up, nothing is retried."""
@@ -66,6 +72,45 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(script, raw
                 await deck.door.open_requests.idle("main-1")
         assert len(upstream.exchanges) == 1
         assert [line["outcome"] for line in lines if line["event"] == "request"] == ["client_closed"]
+
+
+async def test_what_comes_after_a_complete_answer_is_no_leaving(monkeypatch) -> None:
+    """A client that closes as soon as it has every byte was served, whatever the deck still has to do."""
+    monkeypatch.setattr("app.proxy.incoming.WATCH_AFTER_SECONDS", 0.0)
+    gone = asyncio.Event()
+
+    async def relay(*given: Any) -> None:
+        await Forwarder.relay(*given)
+        await gone.wait()
+        for _ in range(5):  # the server's word of it may come now
+            await asyncio.sleep(0)
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with running(script) as upstream, serving(StatedEngines(engine(upstream.port))) as deck:
+        monkeypatch.setattr(deck.door._forwarder, "relay", partial(relay, deck.door._forwarder))
+        assert (await deck.post(b"{}")).body == b"ok"
+        gone.set()
+        async with asyncio.timeout(5):
+            while not deck.ledger.records:
+                await asyncio.sleep(0.01)
+        assert [record.outcome for record in deck.ledger.records] == ["done"]
+
+
+@pytest.mark.parametrize("body", [b"{", LONG_PROMPT])
+async def test_a_body_that_never_becomes_whole_reaches_no_engine(body: bytes) -> None:
+    """An engine could not begin with half of it; the record still says who hung up."""
+    async with running(silent) as upstream, serving(StatedEngines(engine(upstream.port))) as deck:
+        _, writer = await deck.connect()
+        writer.write(request_bytes(body, length=2 * len(body)))
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(5):
+            while not deck.ledger.records:
+                await asyncio.sleep(0.01)
+        assert [record.outcome for record in deck.ledger.records] == ["client_closed"]
+        assert upstream.exchanges == []
 
 
 async def test_an_engine_that_hangs_up_is_recorded_as_such() -> None:
@@ -172,13 +217,33 @@ async def test_a_silent_stream_is_kept_alive_between_events_only() -> None:
 async def test_a_body_that_is_no_event_stream_is_never_touched() -> None:
     """A non-streaming answer that comes in two halves stays what it is."""
 
+    pieces = [
+        [b"Content-Length: 2\r\n\r\n{", b"}"],
+        [b"Transfer-Encoding: chunked\r\n\r\n", b"2", b"\r\n", b"{", b"}\r\n", b"0\r\n\r\n"],
+    ]
+
     async def script(exchange: Exchange) -> None:
-        await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
-        await asyncio.sleep(0.3)
-        await exchange.say(b"}")
+        await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        for piece in pieces[len(upstream.exchanges) - 1]:
+            await exchange.say(piece)
+            await asyncio.sleep(0.2)
 
     async with (
         running(script) as upstream,
         serving(StatedEngines(engine(upstream.port)), door_keepalive_seconds=0.1) as deck,
     ):
-        assert (await deck.post(b"{}")).body == b"{}"
+        for _ in pieces:
+            assert (await deck.post(b"{}")).body == b"{}"
+
+
+async def test_a_chunk_whose_size_comes_first_makes_no_comment() -> None:
+    """A stream that is not silent is given nothing, however its engine's packets are cut."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.say(HEAD)
+        for piece in (b"a", b"\r\n", EVENT, b"\r\n", b"0\r\n", b"\r\n"):
+            await exchange.say(piece)
+            await asyncio.sleep(0.02)
+
+    async with running(script) as upstream, serving(StatedEngines(engine(upstream.port))) as deck:
+        assert (await deck.post(b"{}")).body == EVENT

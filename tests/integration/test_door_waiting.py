@@ -7,8 +7,11 @@ import json
 import time
 from collections.abc import Callable
 
+import openai
+import pytest
+
 from app.supervisor.states import EngineState
-from tests.fakes.upstream import Exchange, running
+from tests.fakes.upstream import Exchange, Script, running
 from tests.integration.door_rig import Answer, Served, StatedEngines, engine, request_bytes, serving
 
 
@@ -140,6 +143,75 @@ async def test_the_least_busy_engine_is_chosen() -> None:
             assert engines.in_flight("a") == 1
             assert (await deck.post(b"{}")).status == 200
             writer.close()
+
+
+STREAM = b'{"stream": true}'
+EVENTS = b'data: {"n":1}\n\ndata: [DONE]\n\n'
+KEEPALIVE = b": keep-alive\n\n"
+
+
+async def stream_events(exchange: Exchange) -> None:
+    await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await exchange.chunk(EVENTS)
+    await exchange.say(b"0\r\n\r\n")
+
+
+async def refuse_length(exchange: Exchange) -> None:
+    body = b'{"error": {"message": "The prompt is too long.", "code": 400}}'
+    await exchange.say(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+async def waited_out(script: Script, path: str = "/v1/completions", body: bytes = STREAM, **headers: str) -> Answer:
+    """The answer to a request that was in line until it was given a sign of life, or for a while."""
+    async with running(script) as upstream:
+        engines = StatedEngines(engine(upstream.port, EngineState.STARTING))
+        async with serving(engines, door_early_stream_seconds=0.1, door_keepalive_seconds=0.1) as deck:
+            waiting = asyncio.create_task(deck.post(body, path, **headers))
+            await until(lambda: deck.door.waiting == 1)
+            await asyncio.sleep(0.5)
+            engines.become(engine(upstream.port))
+            return await waiting
+
+
+async def test_a_stream_in_line_is_kept_alive_and_then_streams() -> None:
+    """Comments while it waits, the engine's events when it is ready."""
+    answer = await waited_out(stream_events)
+    assert answer.status == 200 and answer.complete
+    assert answer.header("content-type") == b"text/event-stream; charset=utf-8"
+    assert answer.body.startswith(KEEPALIVE * 2) and answer.body.replace(KEEPALIVE, b"") == EVENTS
+
+
+async def test_only_streams_of_clients_that_want_it_are_begun_early() -> None:
+    """Whoever waits for a whole answer, or opted out, sees the engine's status."""
+    assert (await waited_out(refuse_length, body=b"{}")).status == 400
+    assert (await waited_out(refuse_length, **{"X-Tierdeck-Keepalive": "off"})).status == 400
+
+
+async def test_an_error_behind_an_early_beginning_is_an_event() -> None:
+    """In the words of the engine and in the shape of each API."""
+    answer = await waited_out(refuse_length)
+    first, last = answer.body.replace(KEEPALIVE, b"").strip().split(b"\n\n")
+    error = json.loads(first.removeprefix(b"data: "))["error"]
+    assert error["message"] == "The prompt is too long." and error["code"] == "engine_answered_400"
+    assert last == b"data: [DONE]" and answer.complete
+    for path in ("/v1/messages", "/v1/responses"):
+        body = (await waited_out(refuse_length, path)).body.replace(KEEPALIVE, b"")
+        assert body.startswith(b"event: error\ndata: ")
+        assert json.loads(body.removeprefix(b"event: error\ndata: "))["type"] == "error"
+
+
+async def test_an_engine_that_gives_up_behind_an_early_beginning_is_an_event() -> None:
+    """The stock client raises its error from it, with the deck's sentence."""
+    engines = StatedEngines(engine(state=EngineState.STARTING))
+    async with (
+        serving(engines, door_early_stream_seconds=0.05, door_keepalive_seconds=0.05) as deck,
+        openai.AsyncOpenAI(base_url=f"{deck.base_url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        stream = await client.completions.create(model="demo", prompt="x", stream=True)
+        engines.become(engine(state=EngineState.FAILED, cause="The model does not exist."))
+        with pytest.raises(openai.APIError, match="The model does not exist"):
+            [event async for event in stream]
+        assert [record.outcome for record in deck.ledger.records] == ["refused"]
 
 
 async def test_no_engine_at_all() -> None:

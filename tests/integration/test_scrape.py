@@ -9,7 +9,7 @@ import pytest
 from app.errors import InvalidInput, NotFound
 from app.services.charts import CHARTS, parse_window
 from app.store.database import Database
-from app.store.queries import samples, scrapes
+from app.store.queries import fleets, samples, scrapes
 from app.supervisor.states import EngineState
 from tests.databases import T0, add_engine
 from tests.integration.scrape_rig import Engines, Rig, metrics_server, one_engine, page, status
@@ -38,6 +38,23 @@ async def test_token_origin_is_what_the_engine_counted(rig: Rig) -> None:
         "complete": True,
         "reason": None,
     }
+
+
+async def test_token_origin_of_one_engine(sqlite_database: Database) -> None:
+    """Its own tokens, not those of its fleet; of one that is not known nothing."""
+    with metrics_server() as one, metrics_server() as other:
+        for name in ("e1", "e2"):
+            await add_engine(sqlite_database, name)
+        rig = Rig(sqlite_database, Engines(status(one.base_url), status(other.base_url, "e2")), one)
+        other.text = page(0, 0, 0)
+        await rig.scrape(page(0, 0, 0))
+        other.text = page(0, 0, 50)
+        await rig.scrape(page(700, 200, 100))
+    tokens = {
+        name: (await rig.charts.token_origin(300, rig.now, engine=name)).input_tokens for name in ("e1", "e2", "e3")
+    }
+    assert tokens == {"e1": 1000, "e2": 50, "e3": None}
+    assert (await rig.charts.token_origin(300, rig.now)).input_tokens == 1050
 
 
 async def test_restart_loses_and_doubles_nothing(database: Database) -> None:
@@ -267,6 +284,16 @@ async def test_latest_numbers_of_an_engine(rig: Rig) -> None:
     assert (numbers.running, numbers.at, numbers.stale_reason) == (3, rig.now - 16, "scrape_failed")
 
 
+async def test_latest_numbers_are_those_of_the_present_process(rig: Rig) -> None:
+    """What the one before was last seen with is not shown as the new one's."""
+    ttft = "".join(f'vllm:time_to_first_token_seconds_bucket{{{{le="{le}"}}}} {{0}}\n' for le in ("1.0", "+Inf"))
+    await rig.scrape(page(more=ttft.format(0)))
+    await rig.scrape(page(more=ttft.format(4)))
+    rig.engines.change("e1", pid=43, started_at=rig.now + 1)
+    numbers = await rig.charts.latest("e1", rig.now + 2)
+    assert (numbers.at, numbers.running, numbers.kv_usage, numbers.ttft_p50_seconds) == (None, None, None, None)
+
+
 async def test_every_chart_on_every_window(database: Database) -> None:
     """Each chart answers with lines as long as its times, from raw and from minute samples alike."""
     async with one_engine(database) as rig:
@@ -295,6 +322,24 @@ async def test_fleets_are_told_apart(rig: Rig) -> None:
         await rig.charts.latest("other", rig.now)
     with pytest.raises(InvalidInput):
         await rig.charts.chart("other", 300, rig.now)
+
+
+async def test_what_an_engine_served_stays_when_it_has_left(rig: Rig) -> None:
+    """A fleet whose engines are replaced keeps its past: in the window that they served in, and no longer."""
+    await rig.scrape(page(), beats=30)
+    await rig.scrape(page(60, 30, 10), beats=30)
+    async with rig.database.begin() as session:
+        await fleets.retire_engine(session, "e1", rig.now)
+    rig.engines.found.clear()
+    rig.now += 60
+    for fleet in ("f-e1", None):
+        told = await rig.charts.token_origin(120, rig.now, fleet)
+        assert (told.input_tokens, told.vram_tokens, told.complete) == (100, 60, True)
+        drawn = await rig.charts.chart("token-origin", 120, rig.now, fleet)
+        assert any(value for line in drawn.lines for value in line.values)
+    told = await rig.charts.token_origin(30, rig.now, "f-e1")
+    assert (told.input_tokens, told.reason) == (None, "no_engine")
+    assert (await rig.charts.slots(rig.now, "f-e1")).token_total is None, "it holds nothing any more"
 
 
 async def test_deck_without_engines_answers(sqlite_database: Database) -> None:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app.supervisor.states import EngineState
 from app.web.api.engines import router
+from app.web.api.fleets import router as fleets_router
 from app.web.errors import install_error_handlers
 from tests.integration.supervisor_rig import READY, SETTLED, STOPPED, Engine, Rig, deck
 
@@ -20,8 +21,9 @@ def client_of(rig: Rig) -> httpx.AsyncClient:
     """The routes alone, on a deck that has nothing but engines."""
     app = FastAPI()
     app.include_router(router)
+    app.include_router(fleets_router)
     install_error_handlers(app)
-    app.state.deck = SimpleNamespace(engines=rig.engines)
+    app.state.deck = SimpleNamespace(engines=rig.engines, fleets=rig.fleets, rollouts=rig.rollouts)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://deck")
 
 
@@ -44,11 +46,11 @@ async def test_life_over_rest(rig: Rig) -> None:
         assert [line["level"] for line in logs["lines"]] == ["info"]
         first = (await client.get("/api/v1/engines/one/logs", params={"lines": 5000})).json()["lines"][0]
         assert "Starting one with demo v1" in first["text"] and first["at"] is not None
-        fleets = (await client.get("/api/v1/fleets")).json()
-        assert fleets == [{"name": "fleet", "model": "fake/model", "engines": ["one"], "ready": 1}]
+        [fleet] = (await client.get("/api/v1/fleets")).json()
+        told = {name: fleet[name] for name in ("name", "model", "engines", "ready")}
+        assert told == {"name": "fleet", "model": "fake/model", "engines": ["one"], "ready": 1}
         of_fleet = (await client.get("/api/v1/engines", params={"fleet": "fleet"})).json()
         assert [one["name"] for one in of_fleet] == ["one"]
-        assert (await client.get("/api/v1/engines", params={"fleet": "other"})).json() == []
         assert (await client.post("/api/v1/engines/one/drain")).json()["state"] == "draining"
         assert (await client.post("/api/v1/engines/one/stop", params={"now": True})).status_code == 202
         await rig.until(STOPPED)
@@ -60,6 +62,7 @@ async def test_life_over_rest(rig: Rig) -> None:
     ("method", "path", "status", "field"),
     [
         ("GET", "/api/v1/engines/two", 404, "name"),
+        ("GET", "/api/v1/engines?fleet=other", 404, "fleet"),
         ("POST", "/api/v1/engines/two/start", 404, "name"),
         ("GET", "/api/v1/engines/two/logs", 404, "name"),
         ("GET", "/api/v1/engines/one/logs?level=loud", 422, "level"),

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from app.errors import Conflict, NotFound
+from app.proxy.inflight import InFlight
 from app.supervisor.loglines import LogLine
 from app.supervisor.states import EngineState
 from tests.integration.supervisor_rig import (
@@ -237,17 +238,33 @@ async def test_progress_extends_the_start(tmp_path: Path) -> None:
         assert rig.engines.status("one").phase is None
 
 
+@pytest.mark.parametrize("own", ["20", "0"])
+async def test_a_profile_of_slow_starts_has_its_own_limit(tmp_path: Path, own: str) -> None:
+    """Silent for longer than the deck's limit, and not ended: its profile says so."""
+    engine = Engine({"fake-start-seconds": 2.5}, environment={"TIERDECK_START_TIMEOUT_SECONDS": own}, wanted="running")
+    async with deck(tmp_path, engine, start_timeout_seconds=0.8) as rig:
+        assert (await rig.until(SETTLED)).restarts == 0
+        assert rig.engines.status("one").state is EngineState.READY
+
+
+async def test_a_limit_that_is_no_number_is_told(tmp_path: Path) -> None:
+    """Before anything is launched."""
+    engine = Engine({}, environment={"TIERDECK_START_TIMEOUT_SECONDS": "half an hour"}, wanted="running")
+    async with deck(tmp_path, engine) as rig:
+        failed = await rig.until(SETTLED)
+        assert failed.error_code == "config_rejected" and "TIERDECK_START_TIMEOUT_SECONDS" in failed.cause
+
+
 async def test_drain_waits_for_requests_in_flight(tmp_path: Path) -> None:
     """A stop lets requests end first; no new ones are sent meanwhile."""
     async with deck(tmp_path, Engine({}, wanted="running")) as rig:
-        open_requests = 1
-        rig.engines.in_flight = lambda _: open_requests
+        door = InFlight()
+        rig.engines.in_flight, rig.engines.idle = door.count, door.idle
         ready = await rig.until(READY)
-        draining = await rig.engines.stop("one")
-        assert draining.state is EngineState.DRAINING and not draining.serves
-        assert Path(f"/proc/{ready.pid}").exists()
-        open_requests = 0
-        rig.engines.in_flight_changed()
+        with door.enter("one"):
+            draining = await rig.engines.stop("one")
+            assert draining.state is EngineState.DRAINING and not draining.serves
+            assert Path(f"/proc/{ready.pid}").exists()
         await rig.until(STOPPED)
 
 
@@ -330,17 +347,6 @@ async def test_flood_never_blocks_and_log_is_followed(tmp_path: Path) -> None:
         tail = rig.engines.log_tail("one", lines=5, search="FLOOD 9999")
         assert [line.text.split()[1] for line in tail] == ["99995", "99996", "99997", "99998", "99999"]
         assert rig.engines.log_tail("one", level="warning") == []
-
-
-async def test_dead_output_handler_takes_it_out_of_rotation(tmp_path: Path) -> None:
-    """The log line after which no request is ever answered counts at once, while HTTP still answers 200."""
-    flags = {"fake-say": "(APIServer pid=1) ERROR 11-30 01:00:00 [async_llm.py:1] AsyncLLM output_handler failed."}
-    async with deck(tmp_path, Engine(flags, wanted="running")) as rig:
-        os.kill((await rig.until(READY)).pid, signal.SIGUSR1)
-        stalled = await rig.until(frozenset({EngineState.STALLED}))
-        assert stalled.error_code == "output_handler_dead" and not stalled.serves
-        await rig.engines.restart("one")
-        await rig.until(frozenset({EngineState.STARTING}))
 
 
 async def test_deck_ends_with_its_engines(tmp_path: Path) -> None:

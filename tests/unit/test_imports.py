@@ -23,7 +23,14 @@ ENGINE_ONLY = frozenset({"torch", "vllm", "transformers", "tokenizers", "safeten
 ENGINE_MAY_IMPORT = frozenset({"numpy", "torch", "vllm"})
 #: The modules of the engine half that the deck uses too. They import the standard library alone.
 SHARED = frozenset(
-    {"engine.sizing", "engine.metric_names", "engine.config", "engine.residency_place", "engine.page_arena"}
+    {
+        "engine.sizing",
+        "engine.metric_names",
+        "engine.config",
+        "engine.residency_place",
+        "engine.page_arena",
+        "engine.snapshot",
+    }
 )
 #: Modules that everything may import because they import nothing of ours.
 LEAVES = ("app.errors", "app.supervisor.states", "engine.metric_names")
@@ -32,6 +39,7 @@ WEB_MAY_BE_IMPORTED_BY = ("app.web", "app.main", "app.cli")
 #: Who may look at the process environment, and why.
 ENVIRONMENT_READERS = {
     "app.config": "the settings",
+    "engine.device_cache": "the marker that the deck proves itself with",
     "engine.residency": "the name the deck gives its memory, and the seed of block hashes",
 }
 FORBIDDEN_NAMES = frozenset({"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"})
@@ -126,7 +134,7 @@ def _canonical(name: str) -> str:
 
 def _comes_with(name: str) -> set[str]:
     """Packages that exist only as part of a declared one."""
-    parts = {"starlette": {"fastapi"}, "click": {"typer"}, "yarl": {"aiohttp"}, "markupsafe": {"jinja2"}}
+    parts = {"starlette": {"fastapi"}, "click": {"typer"}, "markupsafe": {"jinja2"}}
     return parts.get(name, set())
 
 

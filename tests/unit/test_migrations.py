@@ -126,6 +126,34 @@ def test_rows_outlive_every_later_migration(url: str, revision: str) -> None:
         assert {name: kept[name] for name in surviving} == {name: row[name] for name in surviving}, table
 
 
+def test_fleets_of_before_keep_working(url: str) -> None:
+    """A fleet from before it could be set up gives its engines nothing of its own, and is in service."""
+    upgrade(url, "0002")
+    _inside(url, _fill)
+    upgrade(url)
+    rows = _inside(url, _read)
+    [fleet], [engine] = rows["fleets"], rows["engines"]
+    assert (fleet["base_flags"], fleet["environment"], fleet["devices"], engine["devices"]) == ({}, {}, [], [])
+    assert (fleet["routing"], fleet["join_identical"], fleet["retired_at"], engine["retired_at"]) == (
+        "sticky",
+        False,
+        None,
+        None,
+    )
+
+
+def test_rollouts_of_before_keep_working(url: str) -> None:
+    """A rollout from before it went step by step has no wish, no limit of its own and no turns."""
+    upgrade(url, "0005")
+    _inside(url, _fill)
+    upgrade(url)
+    rows = _inside(url, _read)
+    [rollout] = rows["rollouts"]
+    assert (rollout["wish"], rollout["wish_by"], rollout["said"]) == ("", "", {})
+    assert rollout["drain_timeout_seconds"] is None
+    assert not rows.get("rollout_turns")
+
+
 def test_migrating_again_changes_nothing(url: str) -> None:
     """Every start of the deck migrates; nearly always there is nothing to do."""
     upgrade(url)

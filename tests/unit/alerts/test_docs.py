@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.alerts.channels import CHANNELS
 from app.alerts.channels.base import Notice, Target
+from app.alerts.engine_rule import EngineDown
 from app.alerts.rules import HostHitsLow, Observation
 
 PAGE = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text()
@@ -64,5 +65,7 @@ def test_every_parameter_and_channel_is_documented():
         row = re.search(rf"\| `{name}` \| ([\d.]+) \|", PAGE)
         assert row, name
         assert float(row[1]) == value
+    (hold,) = re.findall(r"`engine_down`.*?`hold_seconds` is ([\d.]+) s", PAGE, re.DOTALL)
+    assert float(hold) == EngineDown().hold_seconds
     for name in CHANNELS:
         assert f"| `{name}` |" in PAGE

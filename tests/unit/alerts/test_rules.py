@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from app.alerts.engine_rule import EngineDown
+from app.alerts.kinds import KINDS, kind_named
 from app.alerts.observe import ScrapeRun, from_origin, scrape_gap
-from app.alerts.rules import KINDS, HostHitsLow, Observation, kind_named, span
+from app.alerts.rules import HostHitsLow, Observation, span
 from app.errors import InvalidInput
 
 NOW = 1_700_000_000.0
@@ -127,3 +129,12 @@ def test_old_numbers_are_not_judged(runs, said):
     """Data counts while at least one engine of the fleet was scraped just now."""
     found = scrape_gap(runs, NOW, 15)
     assert (found is None) if said is None else found.startswith(said)
+
+
+def test_engine_rule_knows_its_one_parameter():
+    """Without engines it has no verdict; a parameter of another kind is refused."""
+    assert EngineDown.parse({}).parameters() == {"hold_seconds": 0.0}
+    assert EngineDown().judge(Observation(NOW, None, None, None)).verdict == "no_data"
+    with pytest.raises(InvalidInput) as raised:
+        EngineDown.parse({"window_seconds": 5})
+    assert raised.value.path == "parameters.window_seconds"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from app.cli.client import DeckClient
 from app.cli.demo import closing_words, request_line
 from app.cli.output import table
+from app.cli.profiles import Files, validate
 from app.cli.server import banner, curl_line
 from app.config import Settings
 from app.demo.player import Played, summarise
 from app.demo.traffic import Kind, Turn
+from app.errors import InvalidInput
 
 ORIGIN = {
     "window_seconds": 180.0,
@@ -77,3 +81,17 @@ def test_a_table_is_aligned_and_missing_is_a_dash() -> None:
     """Never 0 or None for what is not there."""
     lines = table([{"a": "long value", "b_c": None}, {"a": "x", "b_c": 1.5}], ("a", "b_c")).splitlines()
     assert lines == ["a           b c", "long value  -", "x           1.5"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"\xff\xfe", "it is not UTF-8 text"), (None, "No such file or directory")]
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | None, why: str) -> None:
+    """In words that do not come from the codec."""
+    file = tmp_path / "transfer.json"
+    if content is not None:
+        file.write_bytes(content)
+    client = DeckClient(Settings(data_dir=tmp_path))
+    with pytest.raises(InvalidInput) as caught:
+        validate(client, Files(file, None, None), depth=1, fleet=None, json_output=False)
+    assert caught.value.message == f"{file} cannot be read: {why}."

@@ -14,13 +14,14 @@ from sqlalchemy import select
 
 from app.planner.wish import NAMES
 from app.scrape.names import SeriesKey
+from app.services import surroundings
 from app.store.models import EngineRow, FleetRow
 from app.store.queries import samples
 from app.store.queries.samples import Row
 from app.web.api.plan import PlanBody
 from tests.fakes import fake_deck
 from tests.unit.planner.models import MODELS, QWEN36_27B
-from tests.unit.planner.test_plan import MALFORMED
+from tests.unit.planner.test_asked import MALFORMED
 from tests.unit.web.conftest import BEARER, running
 
 GIB = 1 << 30
@@ -131,14 +132,74 @@ async def test_a_fleet_is_planned_as_it_runs(client: httpx.AsyncClient, model: P
         numbers = {("host_slots", "token"): 1000, ("host_slots", "state"): 50}
         numbers |= {("host_bytes", "token"): 40_000_000_000, ("host_bytes", "state"): 6_000_000_000}
         keys = {SeriesKey(name, (("pool", pool),)): value for (name, pool), value in numbers.items()}
+        keys[SeriesKey("cache_config", (("block_size", "800"),))] = 1
         ids = await samples.add_series(session, engine, dict.fromkeys(keys, "gauge"))
         await samples.write(session, [Row(ids[key], time.time(), value, value) for key, value in keys.items()])
-    host = (await client.get(ADDRESS)).json()["host"]
+    told = (await client.get(ADDRESS)).json()
+    host = told["host"]
     assert host["layout_from"] == "engine"
-    assert (host["token_slot_bytes"], host["state_slot_bytes"]) == (40_000_000, 120_000_000)
+    assert (host["token_slot_bytes"], host["state_slot_bytes"], host["chunk_tokens"]) == (40_000_000, 120_000_000, 800)
+    sentences = [one["message"] for one in told["findings"] if one["code"].startswith("engine_")]
+    assert any("blocks of 800 tokens" in one and f"have {told['block_tokens']}" in one for one in sentences)
+    assert any("38.1 MiB" in one for one in sentences) and len(sentences) == 3
+
+
+async def test_an_engine_with_slots_of_another_size_is_not_asked(client: httpx.AsyncClient, model: Path) -> None:
+    """What runs tells nothing of a draft with another type of KV; of one with another reference length it does."""
+    deck = client._transport.app.state.deck  # type: ignore[attr-defined]
+    async with deck.database.begin() as session:
+        (await session.scalars(select(FleetRow))).one().model = str(model)
+        engine = (await session.scalars(select(EngineRow.id).order_by(EngineRow.name))).first()
+        keys = {
+            SeriesKey("host_slots", (("pool", "token"),)): 1000,
+            SeriesKey("host_bytes", (("pool", "token"),)): 4e10,
+        }
+        ids = await samples.add_series(session, engine, dict.fromkeys(keys, "gauge"))
+        await samples.write(session, [Row(ids[key], time.time(), value, value) for key, value in keys.items()])
+    version = await deck.profiles.version("agents", 3)
+    for change, source in (({"kv-cache-dtype": "fp8"}, "model"), ({"max-model-len": 131_072}, "engine")):
+        body = {"kv_transfer_config": version.kv_transfer_config, "flags": {**version.flags, **change}}
+        told = (await client.post("/api/v1/profiles/plan", json=body)).json()
+        assert told["host"]["layout_from"] == source
+
+
+async def test_a_draft_is_planned_while_it_is_typed(client: httpx.AsyncClient, model: Path) -> None:
+    """For the fleet's model; each reference length with its slots, this one marked. Sizes with units too."""
+    async with client._transport.app.state.deck.database.begin() as session:  # type: ignore[attr-defined]
+        (await session.scalars(select(FleetRow))).one().model = str(model)
+    extra = {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": "64 GiB", "eviction_policy": "lru"}
+    extra |= {"mamba_state_slots_reference_tokens": 16_384}
+    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    flags = {"max-model-len": 131_072, "prefix-cache-retention-interval": 0, "tensor-parallel-size": 4}
+    body = {"kv_transfer_config": json.dumps(config), "flags": json.dumps(flags)}
+    told = (await client.post("/api/v1/profiles/plan", json=body)).json()
+    assert [row["reference_tokens"] for row in told["slots"]] == [4096, 8192, 16384, 32768, 65536, 131072]
+    assert [row["reference_tokens"] for row in told["slots"] if row["is_current"]] == [16_384]
+    longer = (await client.post("/api/v1/profiles/plan", json={**body, "session_tokens": 65_536})).json()
+    assert longer["host"]["session_tokens"] == 65_536
+    for wrong in ({"kv_transfer_config": "{"}, {"flags": '{"max-model-len": "x"}'}):
+        answer = await client.post("/api/v1/profiles/plan", json={**body, **wrong})
+        assert answer.status_code == 422 and error_of(answer)["path"]
+    assert (await client.post("/api/v1/profiles/plan", json={**body, "fleet": "nobody"})).status_code == 404
 
 
 async def test_a_fleet_whose_model_is_elsewhere_says_so(client: httpx.AsyncClient) -> None:
     """And an unknown fleet is not found."""
     assert error_of(await client.get(ADDRESS))["path"] == "model"
     assert (await client.get(ADDRESS, params={"fleet": "other"})).status_code == 404
+
+
+@pytest.mark.parametrize(("flags", "layer_bytes"), [("avx512f avx512_bf16", 1_592_832), ("avx2", 806_400)])
+async def test_a_cpu_without_fast_kernels_keeps_states_as_the_model_has_them(
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, layer_bytes: int
+) -> None:
+    """vLLM keeps float32 only where its kernels want it; what is planned for this machine follows the machine."""
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["Granite-4.0-H-Tiny"].config))
+    monkeypatch.setattr(surroundings, "CPU_FACTS", tmp_path / "cpuinfo")
+    surroundings.has_fast_states.cache_clear()
+    async with client._transport.app.state.deck.database.begin() as session:  # type: ignore[attr-defined]
+        (await session.scalars(select(FleetRow))).one().model = str(tmp_path)
+    host = (await client.get(ADDRESS)).json()["host"]
+    surroundings.has_fast_states.cache_clear()
+    assert host["state_slot_bytes"] == 36 * layer_bytes

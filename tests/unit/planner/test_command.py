@@ -39,11 +39,11 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(*arguments: str, stdin: str | None = None) -> Any:
+def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
     return CliRunner().invoke(app, ["plan", *arguments], input=stdin)
 
 
-def answer(*arguments: str, stdin: str | None = None) -> Any:
+def answer(*arguments: str, stdin: str | bytes | None = None) -> Any:
     done = run(*arguments, "--json", stdin=stdin)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -68,6 +68,26 @@ def test_a_directory_and_its_config_are_the_same(model: Path, name: str) -> None
 def test_a_config_may_come_from_standard_input(model: Path) -> None:
     """For a config that was just downloaded."""
     assert answer("--model", "-", stdin=(model / "config.json").read_text())["growing_layers"] == 16
+
+
+def test_a_byte_order_mark_is_accepted_wherever_a_config_comes_from(model: Path) -> None:
+    """Some editors write one."""
+    file = model / "config.json"
+    marked = b"\xef\xbb\xbf" + file.read_bytes()
+    assert answer("--model", "-", stdin=marked)["growing_layers"] == 16
+    file.write_bytes(marked)
+    assert answer("--model", str(file))["growing_layers"] == 16
+
+
+@pytest.mark.parametrize(
+    "content", ['{"a": 1}'.encode("utf-16"), '{"a": "é"}'.encode("latin-1"), bytes(range(256))], ids=range(3)
+)
+def test_standard_input_that_is_no_text_is_one_sentence(content: bytes) -> None:
+    """As for a file of the same bytes."""
+    done = run("--model", "-", "--json", stdin=content)
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)["error"]
+    assert (told["path"], told["message"]) == ("model", "Standard input cannot be read: it is not UTF-8 text.")
 
 
 def test_weights_are_taken_from_the_directory(model: Path) -> None:

@@ -25,6 +25,20 @@ from tests.unit.planner.models import (
 
 BF16, FP8, FP32 = 2, 1, 4
 LLAMA = MODELS["Llama-3.1-8B"].config
+DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+LIGHTNING = LLAMA | {"num_hidden_layers": 80, "attn_type_list": [0] * 80}
+#: Llama 4 Scout's language model, as it is published: 36 of 48 layers attend within chunks.
+LLAMA4 = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_size": 5120,
+    "attention_chunk_size": 8192,
+    "no_rope_layers": [1, 1, 1, 0] * 12,
+    "torch_dtype": "bfloat16",
+}
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -314,11 +328,96 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {name: value for name, value in QWEN35_9B.items() if name != "linear_conv_kernel_dim"},
         "linear_conv_kernel_dim",
     ),
+    "pattern without attention": (LIGHTNING, "attn_type_list"),
+    "interval without attention": (
+        {name: value for name, value in QWEN35_9B.items() if name != "layer_types"} | {"full_attention_interval": 1000},
+        "full_attention_interval",
+    ),
+    "index twice": (LLAMA | {"full_attn_idxs": [2, 2]}, "full_attn_idxs"),
+    "model type of three bits": (LLAMA | {"torch_dtype": "int3"}, "torch_dtype"),
+    "model type as number": (LLAMA | {"dtype": 3}, "dtype"),
+    "model type in the wrapper": ({"text_config": LLAMA, "torch_dtype": "int3"}, "torch_dtype"),
+    "model type in its section": ({"text_config": LLAMA | {"torch_dtype": "int3"}}, "text_config.torch_dtype"),
+    "latent of no rank": (DEEPSEEK | {"kv_lora_rank": None}, "kv_lora_rank"),
+    "latent without dimensions": (LLAMA | {"model_type": "deepseek_v3"}, "kv_lora_rank"),
+    "chunks of unknown layers": (LLAMA | {"attention_chunk_size": 8192}, "layer_types"),
+    "chunks of too few": (LLAMA4 | {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+    "chunks of twos": (LLAMA4 | {"no_rope_layers": [2] * 48}, "no_rope_layers"),
+    "chunks of texts": (LLAMA4 | {"no_rope_layers": ["1"] * 48}, "no_rope_layers"),
+    "chunks of no size": (LLAMA4 | {"attention_chunk_size": 0}, "attention_chunk_size"),
     "state type unknown": (QWEN35_9B | {"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype"),
     "state type as list": (QWEN35_9B | {"mamba_ssm_dtype": ["float32"]}, "mamba_ssm_dtype"),
     "layout of its own": (LLAMA | {"global_head_dim": 512}, "global_head_dim"),
     "windows of other heads": (LLAMA | {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads"),
 }
+
+
+def test_llama_4_is_read_as_the_engine_reads_it() -> None:
+    """Layers with rotary positions attend within chunks; those without, over everything."""
+    told = read_geometry({"model_type": "llama4", "text_config": LLAMA4})
+    assert (told.growing_layers, told.window_layers, told.window_tokens) == (12, 36, 8192)
+    assert told.has_chunks and told.findings == ()
+    bare = {name: value for name, value in LLAMA4.items() if name not in {"no_rope_layers", "attention_chunk_size"}}
+    usual = read_geometry(bare)
+    assert (usual.growing_layers, usual.window_layers, usual.window_tokens) == (12, 36, 8192)
+    assert {(found.code, found.path) for found in usual.findings} == {
+        ("family_pattern", "no_rope_layers"),
+        ("class_default", "attention_chunk_size"),
+    }
+    assert read_geometry(bare | {"no_rope_layer_interval": 2}).window_layers == 24
+    whole = read_geometry(LLAMA4 | {"attention_chunk_size": None})
+    assert (whole.growing_layers, whole.has_chunks) == (48, False)
+
+
+def test_llama_4_s_own_field_wins_over_layer_types() -> None:
+    """The engine does not look at the list; one that says the same is no contradiction."""
+    same = ["chunked_attention"] * 3 + [FULL]
+    assert read_geometry(LLAMA4 | {"layer_types": same * 12}).findings == ()
+    told = read_geometry(LLAMA4 | {"layer_types": [FULL] * 48})
+    assert told.window_layers == 36
+    (found,) = told.findings
+    assert (found.severity, found.code) == ("warning", "fields_contradict")
+    assert "no_rope_layers and layer_types contradict each other" in found.message
+
+
+TWINS = {
+    "head size": (LLAMA | {"head_dim": 128, "attention_head_dim": 64}, "head_dim", "attention_head_dim"),
+    "layers": (LLAMA | {"n_layer": 16}, "num_hidden_layers", "n_layer"),
+    "heads": (LLAMA | {"n_head": 16}, "num_attention_heads", "n_head"),
+    "kv heads": (LLAMA | {"num_kv_heads": 16}, "num_key_value_heads", "num_kv_heads"),
+    "width": (LLAMA | {"d_model": 16}, "hidden_size", "d_model"),
+    "model types": (LLAMA | {"torch_dtype": "bfloat16", "dtype": "float16"}, "torch_dtype", "dtype"),
+    "inside": ({"text_config": LLAMA | {"n_layer": 2}}, "text_config.num_hidden_layers", "text_config.n_layer"),
+    "sections": ({"text_config": LLAMA, "llm_config": {"n_layer": 2}}, "text_config", "llm_config"),
+}
+
+
+@pytest.mark.parametrize(("config", "winner", "loser"), TWINS.values(), ids=TWINS.keys())
+def test_two_names_for_one_thing_that_differ_are_told(config: dict[str, Any], winner: str, loser: str) -> None:
+    """The first is read as without the second, and a warning names both."""
+    told = read_geometry(config)
+    (found,) = (found for found in told.findings if found.code == "fields_contradict")
+    assert (found.severity, found.path) == ("warning", loser)
+    assert found.message == f"{winner} and {loser} contradict each other; {winner} is used."
+    assert told.growing_layers == 32 and told.bytes_per_token(2) == read_geometry(LLAMA).bytes_per_token(2)
+
+
+def test_two_names_that_agree_are_no_contradiction() -> None:
+    """Many configs write a thing twice; also a whole section."""
+    for config in (LLAMA | {"n_layer": 32, "dtype": None}, {"text_config": LLAMA, "llm_config": dict(LLAMA)}):
+        assert all(found.severity == "note" for found in read_geometry(config).findings)
+
+
+def test_a_list_of_the_wrong_things_tells_the_entry() -> None:
+    """It is a list; what is in it is wrong."""
+    with pytest.raises(InvalidInput, match=r"^layer_types must be a list of layer kinds in quotes; entry 1 is 1\.$"):
+        read_geometry(LLAMA | {"layer_types": [FULL, 1] * 16})
+
+
+def test_latent_attention_that_is_switched_off_is_plain_attention() -> None:
+    """As the small models of its families write it."""
+    off = DEEPSEEK | {"kv_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": None}
+    assert not read_geometry(off).attention.is_latent
 
 
 @pytest.mark.parametrize(("config", "path"), REFUSED.values(), ids=REFUSED.keys())

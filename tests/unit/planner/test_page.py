@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from sqlalchemy import select
 
 from app.config import PROJECT_ROOT
 from app.planner.plan import Plan, make_plan
+from app.planner.running import ToldLayout, layout_findings
 from app.planner.wish import read_wish
 from app.store.models import FleetRow
 from app.web import plan_words
 from app.web.i18n import languages
 from tests.fakes import fake_deck
 from tests.unit.planner.models import DEEPSEEK_V3, MODELS, QWEN35_9B, QWEN36_27B, plain
+from tests.unit.profiles.test_check import MALFORMED
 from tests.unit.web.conftest import BEARER, HTML, running
 
 FRAGMENT = {"hx-request": "true", "hx-target": "plan-result"}
@@ -134,6 +137,18 @@ async def test_a_model_that_is_elsewhere_is_said(client: httpx.AsyncClient) -> N
     assert "Paste a model's config.json." in page
 
 
+@pytest.mark.parametrize("text", MALFORMED)
+async def test_whatever_is_pasted_is_answered(client: httpx.AsyncClient, text: str) -> None:
+    """As a model's config and as a profile: a sentence in its place, never a fault of the deck."""
+    shown = await told(client, text)
+    assert "There is no plan yet." in shown
+    for part in ("kv_transfer_config", "flags"):
+        draft = {"hx-request": "true", "hx-target": "profile-plan"}
+        answer = await client.post("/planner/draft", data={part: text}, headers=draft)
+        assert answer.status_code == 200
+        assert re.search(r'<p class="empty">[^<]+\.</p>', answer.text), answer.text
+
+
 def every_finding() -> list[Plan]:
     """Plans that together have everything to say."""
     gpu = {"gpu_bytes": "80GB", "weights_bytes": "1GB", "host_bytes": "64GiB"}
@@ -142,13 +157,16 @@ def every_finding() -> list[Plan]:
         (QWEN36_27B, {"platform": "cpu", "host_bytes": 900_000_000, "max_model_len": 1 << 20}),
         (QWEN36_27B, {"host_bytes": "64GiB", "retention_interval": "every_block"}),
         (plain(4, 8, 8, 512, model_type="gemma3_text", sliding_window=512, num_key_value_heads=None), gpu),
-        (plain(4, 8, 2, 512, quantization_config={"kv_cache_quant_algo": "FP8"}), {}),
+        (plain(4, 8, 2, 512, n_layer=5, quantization_config={"kv_cache_quant_algo": "FP8"}), {}),
         (DEEPSEEK_V3 | {"index_topk": 2048}, {}),
         (QWEN36_27B, {"host_bytes": "64GiB", "retention_interval": "every_block", "eviction_policy": "value"}),
+        (QWEN36_27B, {"host_bytes": "64GiB", "retention_interval": 100}),
         (plain(2, 8, 2, 512, layer_types=["chunked_attention", "full_attention"], attention_chunk_size=512), gpu),
         ({**MODELS["Granite-4.0-H-Tiny"].config, "mamba_d_conv": None}, {}),
     ]
-    return [make_plan(config, read_wish(asked)) for config, asked in cases]
+    plans = [make_plan(config, read_wish(asked)) for config, asked in cases]
+    one = make_plan(QWEN36_27B, read_wish({"host_bytes": "64GiB"}))
+    return [*plans, replace(one, findings=layout_findings(one, ToldLayout(800, 1e6, 1e6)))]
 
 
 def test_findings_have_the_same_words_everywhere() -> None:

@@ -1,8 +1,7 @@
-"""Blocks, reservations, the two budgets, and what the planner is asked with."""
+"""Blocks, reservations and the two budgets."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config import PROJECT_ROOT
-from app.errors import InvalidInput, TierdeckError
+from app.errors import InvalidInput
 from app.planner.block_size import Sizes, block_tokens, reserved_bytes
-from app.planner.fields import read_config
 from app.planner.geometry import read_geometry
 from app.planner.host import SlotSizes, Split, reference_lengths, slot_rows
 from app.planner.plan import Plan, make_plan, plan_slots_alone
 from app.planner.profile import asked_by_profile
-from app.planner.wish import EVERY_BLOCK, NAMES, read_wish
+from app.planner.wish import EVERY_BLOCK, read_wish
 from engine.sizing import plan_slots
 from tests.unit.planner.models import DEEPSEEK_V3, FULL, LINEAR, MODELS, QWEN36_27B, every, plain
 
@@ -342,6 +340,14 @@ def test_a_budget_that_was_meant_in_gib_is_noticed() -> None:
     assert "small_host" in codes(planned("Qwen3.6-27B", host_bytes=900_000_000))
 
 
+def test_an_interval_between_ends_of_blocks_is_noticed() -> None:
+    """The engine would not start with it, so the table tells what nobody will see."""
+    for interval, is_told in ((100, True), (1000, True), (0, False), (784, False), (7840, False)):
+        found = codes(planned("Qwen3.6-27B", host_bytes="64GiB", retention_interval=interval))
+        assert ("interval_off_the_block" in found) == is_told
+    assert "interval_off_the_block" not in codes(planned("Qwen3-4B", host_bytes="64GiB", retention_interval=100))
+
+
 def test_reference_lengths_end_with_the_longest() -> None:
     """And hold the present setting wherever it lies."""
     assert reference_lengths(40_960, 5000) == [4096, 5000, 8192, 16_384, 32_768, 40_960]
@@ -354,101 +360,3 @@ def test_the_longest_sequence_is_the_model_s_unless_told() -> None:
     assert "longest_assumed" in codes(planned("Qwen3-4B"))
     assert planned("Qwen3.5-9B", max_model_len=32_768).as_json()["length_tokens"] == 32_768
     assert "beyond_the_model" in codes(planned("Qwen3.5-9B", max_model_len=1_000_000))
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_"),
-    [
-        ("5 GiB", 5_368_709_120),
-        ("5 GB", 5_000_000_000),
-        ("5368709120", 5_368_709_120),
-        (5_368_709_120.0, 5_368_709_120),
-    ],
-)
-def test_sizes_have_units(text: object, bytes_: int) -> None:
-    """GiB and GB are different things."""
-    host = read_wish({"host_bytes": text}).host
-    assert host is not None and host.host_bytes == bytes_
-
-
-WRONG = ["2g", "-1", -1, 1e400, float("nan"), 10**5000, True, [], {}, "x" * 5000, 0.5, "½"]
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
-@pytest.mark.parametrize("value", WRONG, ids=range(len(WRONG)))
-def test_wrong_wishes_are_named_one_by_one(name: str, value: object) -> None:
-    """Whatever is written into a field: it is taken, or refused with the field's name."""
-    raw = {"host_bytes": "64GiB", "gpu_bytes": "80GB", "weights_bytes": "18GB", name: value}
-    try:
-        wish = read_wish(raw)
-    except InvalidInput as error:
-        assert error.path == name and name in error.message and len(error.message) < 250
-        return
-    assert (name, value) in {("mtp", True), ("utilization", 0.5)}, wish
-
-
-MALFORMED = {
-    "nothing": "",
-    "blanks": "  \n ",
-    "truncated": '{"num_hidden_layers": 32, "hidden_size": 40',
-    "truncated in a list": '{"layer_types": ["full_attention",',
-    "truncated in a text": '{"model_type": "qwe',
-    "web page": "<!DOCTYPE html><html><body>404</body></html>",
-    "web page in capitals": "<HTML>",
-    "conflict": '<<<<<<< HEAD\n{"a": 1}\n=======\n{"a": 2}\n>>>>>>> theirs\n',
-    "conflict inside": '{"a": 1,\n<<<<<<< HEAD\n"b": 2\n=======\n"b": 3\n>>>>>>> x\n}',
-    "twice": '{"num_hidden_layers": 32, "num_hidden_layers": 64}',
-    "twice inside": '{"text_config": {"head_dim": 1, "head_dim": 2}}',
-    "not a number": '{"num_hidden_layers": NaN}',
-    "endless": '{"num_hidden_layers": -Infinity}',
-    "too many digits": '{"num_hidden_layers": ' + "9" * 5000 + "}",
-    "overflowing": '{"num_hidden_layers": 1e999}',
-    "list": "[1, 2]",
-    "text": '"config"',
-    "number": "42",
-    "null": "null",
-    "comment": '{"num_hidden_layers": 32 // layers\n}',
-    "trailing comma": '{"num_hidden_layers": 32,}',
-    "single quotes": "{'num_hidden_layers': 32}",
-    "no quotes": "{num_hidden_layers: 32}",
-    "python": '{"use_cache": True}',
-    "two objects": '{"a": 1} {"b": 2}',
-    "unit": '{"num_hidden_layers": 32k}',
-    "yaml": "num_hidden_layers: 32\nhidden_size: 4096",
-    "deep": '{"a":' * 100_000,
-    "zero byte": '{"a": "\0"}',
-    "byte order mark": '\ufeff{"a": 1}',
-    "lone surrogate": '{"\\ud800": 1, "text_config": "\\ud800"}',
-    "gguf": "GGUF\x03\x00\x00",
-    "shell": "cat config.json",
-}
-
-
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_is_no_config_is_refused_with_a_sentence(text: str) -> None:
-    """Line and column where there are any; never another exception."""
-    with pytest.raises(InvalidInput) as caught:
-        make_plan(read_config(text), read_wish({}))
-    assert caught.value.path and caught.value.message.rstrip().endswith(".")
-    assert len(caught.value.message) < 300
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(name=st.sampled_from(sorted(MODELS)), data=st.data())
-def test_a_damaged_config_is_planned_or_refused(name: str, data: st.DataObject) -> None:
-    """Any field may hold anything: a plan that is JSON, or an error of the deck's own with a path."""
-    config = json.loads(json.dumps(MODELS[name].config))
-    inner = config.get("text_config", config)
-    inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
-    try:
-        told = make_plan(config, read_wish({"host_bytes": "64GiB", "gpu_bytes": "80GB", "weights_bytes": "1GB"}))
-    except TierdeckError as error:
-        assert isinstance(error, InvalidInput) and error.path
-        return
-    json.dumps(told.as_json(), allow_nan=False)

@@ -69,7 +69,7 @@ def _parent(document: dict[str, Any], pointer: str) -> tuple[Any, str]:
     *parts, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     place: Any = document
     for part in parts:
-        place = place[part]
+        place = place[int(part)] if isinstance(place, list) else place[part]
     return place, last
 
 

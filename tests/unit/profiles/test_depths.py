@@ -137,6 +137,15 @@ async def test_an_answer_with_gaps_is_not_kept_for_the_next_deck(
     assert (await probe(tmp_path).facts(sys.executable)).flags is not None
 
 
+async def test_an_answer_that_cannot_be_kept_is_told_all_the_same(tmp_path: Path, requests: Path) -> None:
+    """No file can be made there, as on a full disk; this deck still asks once."""
+    (tmp_path / "probes").touch()
+    asks = EngineProbe(tmp_path / "probes", entry=fake_deck.PROBE)
+    for _ in range(2):
+        assert (await asks.facts(sys.executable)).engine_version == "0.32.0"
+    assert sum("facts" in one for one in asked(requests)) == 1
+
+
 async def test_a_silent_interpreter_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the limit, with everything it started."""
     monkeypatch.setenv("FAKE_PROBE", "silent")

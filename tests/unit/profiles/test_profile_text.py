@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.derive.profile_text import Change, changes, parse_object
@@ -51,6 +51,35 @@ def test_values_that_json_readers_disagree_on_are_refused(text: str) -> None:
     assert not parse_object(text, "flags").is_valid
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ('{"a": 1,\n "b": NaN}', 2, 7),
+        ('{"NaN": "NaN", "b": [1, -Infinity]}', 1, 25),
+        ('{"a": 1, "b": {"c": 2,\n"c": 3}}', 2, 1),
+        ('{"a": {"c": 1}, "b": {"c": 2}, "a": 3}', 1, 32),
+        ('{"a": "99999999999999999999", "b": 99999999999999999999}', 1, 36),
+        ('{"a": 1e999}', 1, 7),
+        ('{"a": "\\ud83d\\ude00 \\ud800"}', 1, 21),
+        ("[" * 5000, 1, 101),
+    ],
+)
+def test_what_a_json_reader_refuses_without_a_place_has_one(text: str, line: int, column: int) -> None:
+    """The first one, not what looks like it inside a text."""
+    (finding,) = parse_object(text, "flags").findings
+    assert (finding.line, finding.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [('{"b": [0, {"c": 2, "c": 3}]}', "flags.b.1.c"), ('{"a": 1, "a": 2}', "flags.a")]
+)
+def test_a_key_that_is_written_twice_names_its_object(text: str, key: str) -> None:
+    """By its path."""
+    (finding,) = parse_object(text, "flags").findings
+    assert f'"{key}" is written twice' in finding.message
+
+
+@settings(deadline=None)  # a busy machine pauses now and then
 @given(st.text())
 def test_any_text_gives_an_answer(text: str) -> None:
     """Whatever is pasted, reading it gives a value or findings, never an exception."""
@@ -58,6 +87,7 @@ def test_any_text_gives_an_answer(text: str) -> None:
     assert parsed.is_valid or parsed.findings[0].message
 
 
+@settings(deadline=None)  # a busy machine pauses now and then
 @given(st.dictionaries(st.text(), st.integers(-(10**18), 10**18) | st.text() | st.booleans() | st.none(), max_size=5))
 def test_valid_json_is_read_as_written(value: dict[str, Any]) -> None:
     """A JSON object comes back equal, in any script."""
@@ -88,3 +118,12 @@ def test_changes_are_listed_field_by_field() -> None:
         Change("flags.b", None, None),
         Change("flags.c.d", None, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fine"), [("3600", True), ("0", True), ("-1", False), ("nan", False), ("1 h", False)]
+)
+def test_a_profile_may_have_its_own_limit_on_silent_starts(value: str, is_fine: bool) -> None:
+    """The one variable of the deck that belongs into a profile; what it says is checked while it is typed."""
+    found = check_environment({"TIERDECK_START_TIMEOUT_SECONDS": value})
+    assert [finding.path for finding in found] == ([] if is_fine else ["environment.TIERDECK_START_TIMEOUT_SECONDS"])

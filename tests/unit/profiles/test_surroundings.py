@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from app.store.models import EngineRow, FleetRow
 from app.supervisor import machine
 from tests.fakes import fake_deck
-from tests.unit.planner.models import QWEN36_27B
+from tests.unit.planner.models import GPT_OSS, QWEN36_27B, plain
 from tests.unit.profiles.drafts import GIB, OURS, config
 from tests.unit.web.conftest import BEARER, running
 
@@ -23,11 +23,18 @@ HYBRID_FLAGS = {"enable-prefix-caching": True, "mamba-cache-mode": "align", "pre
 
 
 @pytest.fixture
-async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+def application(tmp_path: Path) -> FastAPI:
+    """A played deck."""
+    return fake_deck.build(tmp_path / "deck", "idle")
+
+
+@pytest.fixture
+async def client(
+    application: FastAPI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx.AsyncClient]:
     """A machine of 100 GiB with a fleet of a hybrid model, and a second fleet of two engines."""
     for name, value in (("memory_bytes", 100 * GIB), ("group_limit", None), ("shared_bytes", 100 * GIB)):
         monkeypatch.setattr(machine, name, lambda value=value: value)
-    application = fake_deck.build(tmp_path / "deck", "idle")
     async with running(application) as client:
         client.headers.update(BEARER)
         await client.post(
@@ -99,6 +106,35 @@ async def test_a_comparison_says_what_the_change_means(client: httpx.AsyncClient
     assert (32 * GIB, 30 * GIB) in [(one["old"], one["new"]) for one in other]
 
 
+async def test_host_memory_is_compared_as_the_fleet_starts_it(client: httpx.AsyncClient, application: FastAPI) -> None:
+    """Ranks that the fleet's own flags set take memory each."""
+    async with application.state.deck.database.begin() as session:
+        (await session.get_one(FleetRow, 1)).base_flags = {"tensor-parallel-size": 2}
+    for size in (4, 5):
+        body = {"kv_transfer_config": config({"max_local_cpu_size": size}, "LMCacheConnectorV1"), "fleet": "main"}
+        assert (await client.post(f"{API}/ranks/versions", json=body)).status_code == 201
+    told = (await client.get(f"{API}/ranks/compare", params={"old": 1, "new": 2})).json()["consequences"]
+    assert [(one["name"], one["old"], one["new"]) for one in told] == [("host_total", 8 * GIB, 10 * GIB)]
+
+
+async def test_versions_are_compared_at_the_same_length_of_sessions(client: httpx.AsyncClient) -> None:
+    """Counted for both lengths on both sides; another type of KV shows in a token, a block and in VRAM."""
+    tier = {**OURS, "cpu_bytes_to_use": 32 * GIB, "eviction_policy": "lru"}
+    sized = {**HYBRID_FLAGS, "kv-cache-memory-bytes": 60 * GIB, "max-model-len": 131_072}
+    for reference, flags in ((16_384, sized), (65_536, {**sized, "kv-cache-dtype": "fp8"})):
+        transfer = config({**tier, "mamba_state_slots_reference_tokens": reference})
+        body = {"kv_transfer_config": transfer, "flags": flags, "fleet": "main"}
+        assert (await client.post(f"{API}/lengths/versions", json=body)).status_code == 201
+    told = (await client.get(f"{API}/lengths/compare", params={"old": 1, "new": 2})).json()["consequences"]
+    sessions = {one["session_tokens"]: (one["old"], one["new"]) for one in told if one["session_tokens"]}
+    assert set(sessions) == {16_384, 65_536}
+    assert all(old and new for old, new in sessions.values())
+    numbers = {one["name"]: (one["old"], one["new"]) for one in told}
+    assert numbers["bytes_per_token"] == (65_536, 32_768)
+    assert numbers["block_tokens"][1] > numbers["block_tokens"][0]
+    assert numbers["vram_sequences"][1] > numbers["vram_sequences"][0]
+
+
 async def test_runs_are_told_with_their_numbers(client: httpx.AsyncClient) -> None:
     """Nothing has run here yet; an unknown profile is not found."""
     assert (await client.get(f"{API}/agents/runs")).json() == {"runs": []}
@@ -111,6 +147,31 @@ async def test_with_several_fleets_the_page_asks_for_which(tmp_path: Path) -> No
     async with running(application) as client:
         headers = BEARER | {"accept": "text/html"}
         assert 'id="for-fleet"' not in (await client.get("/profiles/agents", headers=headers)).text
-        application.state.deck.engines.set("main-2", fleet="chat")
-        for address in ("/profiles/agents", "/new-profile"):
-            assert '<option value="chat">' in (await client.get(address, headers=headers)).text
+        application.state.deck.engines.set("main-2", fleet="zeta")
+        assert '<option value="zeta">' in (await client.get("/new-profile", headers=headers)).text
+        page = (await client.get("/profiles/agents", headers=headers)).text
+        assert '<option value="main" selected>' in page and '<option value="zeta">' in page
+
+
+async def test_the_planner_s_rules_on_the_model_hold_while_typing(
+    client: httpx.AsyncClient, application: FastAPI, tmp_path: Path
+) -> None:
+    """Ranks that cannot share its heads; and a model that is not there is said to be so."""
+    body = {"kv_transfer_config": config({**OURS, "cpu_bytes_to_use": 4 * GIB}), "flags": {"tensor-parallel-size": 3}}
+    assert "cannot be shared evenly" in (await told(client, fleet="main", **body))["tensor-parallel-size"]
+    assert "model" not in await told(client, fleet="main", **body)
+    async with application.state.deck.database.begin() as session:
+        (await session.get_one(FleetRow, 1)).model = str(tmp_path / "lost")
+    assert str(tmp_path / "lost") in (await told(client, fleet="main", **body))["model"]
+
+
+async def test_chunks_of_a_model_with_sliding_windows_are_refused_while_typing(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """As the plan refuses them."""
+    (tmp_path / "config.json").write_text(
+        json.dumps(plain(24, 64, 8, 2880, layer_types=["sliding_attention", "full_attention"] * 12, **GPT_OSS))
+    )
+    extra = {**OURS, "cpu_bytes_to_use": 4 * GIB, "blocks_per_chunk": 2}
+    found = await told(client, fleet="main", kv_transfer_config=config(extra))
+    assert "sliding windows" in found["blocks_per_chunk"]

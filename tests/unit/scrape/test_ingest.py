@@ -110,3 +110,39 @@ def test_recalled_counter_of_an_earlier_process_counts_from_zero() -> None:
     memory = recall(points, {LATE: "counter", EXPOSED_START: "gauge"}, 100)
     (taken,) = play((102, page(late=9, started=50), None), memory=memory)
     assert totals([taken], LATE)[-1][1] == 16
+
+
+COMPUTED = SeriesKey("prompt_tokens_by_source", (("source", "local_compute"),))
+
+
+def asked(tokens: float, own: int, memory: Memory, at: float, start: float = 50.0) -> Ingest:
+    """A scrape of an engine whose whole input is `tokens`, of which the deck asked for `own`."""
+    counters = {TOKENS: tokens, COMPUTED: tokens}
+    return ingest(memory, Page(counters, {EXPOSED_START: start}), start, at, own)
+
+
+def test_what_the_deck_itself_asks_for_is_nobody_s_traffic() -> None:
+    """An idle engine that is asked for a token each minute stays idle, also after a restart of it."""
+    memory = asked(1.0, 1, Memory(), 100).memory
+    for minute in range(1, 6):
+        memory = asked(1.0 + minute, 1, memory, 100 + 60 * minute).memory
+    assert memory.counters[TOKENS].total == memory.counters[COMPUTED].total == 0
+    taken = asked(506.0, 0, memory, 500)
+    assert taken.memory.counters[TOKENS].total == 500 and not taken.marks
+    again = asked(1.0, 1, taken.memory, 600, start=550.0).memory
+    assert (again.counters[TOKENS].value, again.counters[TOKENS].total) == (0.0, 500.0)
+
+
+def test_an_engine_that_counts_later_than_it_answers() -> None:
+    """The token was answered and is not on the page yet: it is taken off when it comes, and no counter falls."""
+    memory = asked(100.0, 0, Memory(), 100).memory
+    early = asked(100.0, 1, memory, 102)
+    late = asked(111.0, early.own_tokens, early.memory, 104)
+    assert (early.own_tokens, late.own_tokens) == (1, 0)
+    assert not early.marks and not late.marks
+    assert late.memory.counters[TOKENS].total - memory.counters[TOKENS].total == 10
+
+
+def test_a_true_fall_is_still_a_fault() -> None:
+    memory = asked(100.0, 1, Memory(), 100).memory
+    assert marks([asked(99.0, 1, memory, 102)]) == [("data_fault", 102)]

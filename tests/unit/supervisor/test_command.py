@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput
-from app.supervisor.command import EngineSpec, Profile, engine_argv, flag_arguments, launch_plan, shell_command
+from app.supervisor.command import (
+    EngineSpec,
+    Given,
+    Profile,
+    engine_argv,
+    flag_arguments,
+    launch_plan,
+    shell_command,
+)
 
 DUMP = ("-c", "import json, sys; print(json.dumps(sys.argv[1:]))")
 
@@ -105,3 +113,28 @@ def test_environment_names() -> None:
     """A variable's name that no process can have is refused."""
     with pytest.raises(InvalidInput):
         launch_plan(spec(environment={"A=B": "1"}), "mark", {})
+
+
+def test_what_the_fleet_gives_and_the_profile_overrides() -> None:
+    """A profile wins over its fleet's flags and variables; the devices are the engine's own, whoever says otherwise."""
+    one = spec(
+        flags={"max-num-seqs": 4, "enforce-eager": None},
+        environment={"A": "profile", "CUDA_VISIBLE_DEVICES": "7"},
+        base_flags={"max-num-seqs": 8, "enforce-eager": True, "tensor-parallel-size": 2},
+        base_environment={"A": "fleet", "B": "fleet"},
+        devices=("2", "3"),
+    )
+    argv, plan = engine_argv(one), launch_plan(one, "mark", {"CUDA_VISIBLE_DEVICES": "0"})
+    assert argv[argv.index("--max-num-seqs") + 1] == "4" and argv[argv.index("--tensor-parallel-size") + 1] == "2"
+    assert "--enforce-eager" not in argv, "None takes a flag of the fleet away"
+    assert (plan.environment["A"], plan.environment["B"]) == ("profile", "fleet")
+    assert plan.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_what_was_given_survives_being_kept() -> None:
+    """Kept as JSON with a start, it tells after a restart of the deck which fields of the fleet have changed since."""
+    one = spec(base_flags={"max-num-seqs": 8}, devices=("0",))
+    kept = Given.from_json(json.loads(json.dumps(one.given.as_json())))
+    assert kept.differing(one.given) == ()
+    changed = spec(base_flags={"max-num-seqs": 4}, devices=("0",), model="/models/other")
+    assert kept.differing(changed.given) == ("model", "base_flags")

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from app.errors import Conflict
 from app.supervisor.backoff import Failures, RetryPolicy, delay_seconds
 from app.supervisor.decide import (
+    INTERNAL,
     Drain,
     Drained,
     Exited,
     Found,
     Gone,
     Message,
+    Overdue,
+    PortFree,
+    PortMoved,
     Refused,
     Restart,
     RetryDue,
@@ -53,6 +57,9 @@ MESSAGES: list[Message] = [
     Exited(Exit(code=1), None, None),
     Exited(Exit(signal=9), FATAL, "x"),
     Stalled(PASSING),
+    Overdue(60.0),
+    PortFree(),
+    PortMoved(8710, 8711, 30.0),
     Drained(0),
     Gone({}),
     Trouble(PASSING),
@@ -200,3 +207,71 @@ def test_resume(wanted: str, alive: bool, had: bool, state: EngineState, expecte
     assert after.state is expected and after.wanted == wanted
     if had and not alive:
         assert "(pid 7) ended while no deck was running" in after.cause
+
+
+def test_stall_and_what_may_follow() -> None:
+    """The evidence is kept with the move; tokens end it, and so does the deck, if it is told to."""
+    stalled = decide(11.0, at(S.READY), Stalled(PASSING, {"waiting": 3}), POLICY)
+    assert (stalled.state, stalled.error_code, stalled.evidence) == (S.STALLED, PASSING.code, {"waiting": 3})
+    serves = decide(50.0, stalled, Serves("It gives tokens again."), POLICY)
+    assert (serves.state, serves.error_code) == (S.READY, None)
+    ended = decide(71.0, stalled, Overdue(60.0), POLICY)
+    assert (ended.state, ended.error_code) == (S.BACKOFF, PASSING.code)
+    assert ended.cause == "Ended by the deck after 60 s. Busy."
+
+
+def test_a_stalled_engine_is_not_drained_for_long() -> None:
+    """What is in flight there will hardly be answered; of one that serves, it will."""
+    assert decide(11.0, at(S.STALLED), Restart(), POLICY).hopeless
+    draining = decide(11.0, at(S.READY), Restart(), POLICY)
+    assert draining.state is S.DRAINING and not draining.hopeless
+    assert not decide(12.0, decide(11.0, at(S.STALLED), Stop(), POLICY), Drained(2), POLICY).hopeless
+
+
+def test_stalls_that_come_again_end_the_restarts() -> None:
+    """An engine that stalls after every start is not started for ever."""
+    situation = at(S.STALLED, cause="Stalled for 120 s.")
+    for seconds, expected in ((60.0, S.BACKOFF), (61.5, S.BACKOFF), (60.2, S.FAILED)):
+        situation = decide(20.0, replace(situation, state=S.STALLED), Overdue(seconds), POLICY)
+        situation = replace(situation, cause=f"Stalled for {seconds} s.")
+        assert situation.state is expected
+
+
+def test_a_stall_report_while_it_is_stopped_is_void() -> None:
+    """What an engine logs on SIGTERM is no fault when a stop was asked for."""
+    for state in (S.DRAINING, S.STOPPING, S.STARTING, S.STOPPED):
+        assert decide(11.0, at(state), Stalled(PASSING), POLICY).state is state
+
+
+def test_an_engine_is_not_given_up_for_what_the_deck_lacks() -> None:
+    """Its database is away or its disk full: the engine is tried until that has passed."""
+    lacking = Trouble(Fault(INTERNAL, "The database is locked.", fatal=False))
+    now = Situation(S.STARTING, 0.0, "")
+    for _ in range(9):
+        failed = decide(1.0, now, lacking, POLICY)
+        assert failed.state is S.BACKOFF and failed.cause == "The database is locked."
+        now = decide(2.0, failed, RetryDue(), POLICY)
+    assert now.state is S.STARTING
+
+
+def test_equal_failures_may_differ_in_numbers() -> None:
+    """A pid, an address or an amount of memory does not make another failure of it."""
+    situation = at(S.STARTING)
+    for words, expected in (
+        ("pid 12 at 0x7f0a: 0.4 GiB free", S.BACKOFF),
+        ("pid 13 at 0x7f0b: 12 GiB free", S.BACKOFF),
+        ("pid 9 at 0xff: 3.25 GiB free", S.FAILED),
+    ):
+        situation = decide(20.0, replace(situation, state=S.STARTING), Exited(Exit(code=1), None, words), POLICY)
+        assert situation.state is expected
+
+
+def test_a_lost_port_is_waited_for() -> None:
+    """Only by an engine that is to run, and only where the port was the reason."""
+    lost = at(S.FAILED, error_code="port_in_use")
+    assert decide(11.0, lost, PortFree(), POLICY).state is S.STARTING
+    moved = decide(11.0, lost, PortMoved(8710, 8711, 30.0), POLICY)
+    assert (moved.state, moved.evidence) == (S.STARTING, {"old_port": 8710, "new_port": 8711})
+    assert moved.cause == "Port 8710 was still in use after 30 s; moved to port 8711."
+    assert decide(11.0, replace(lost, wanted="stopped"), PortFree(), POLICY).state is S.FAILED
+    assert decide(11.0, replace(lost, error_code="kv_memory"), PortFree(), POLICY).state is S.FAILED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.supervisor.arrivals import Arrivals
 from app.supervisor.logfile import LogCursor, LogFile
 from app.supervisor.loglines import CUT_MARK, MAX_CHARACTERS, LineFolder, LineReader, clean, matches
 
@@ -101,6 +104,74 @@ def test_year_is_the_latest_that_fits() -> None:
     january = time.mktime(time.strptime("2027-01-01 00:10:00", "%Y-%m-%d %H:%M:%S"))
     at = LineReader(january).read(raw).at
     assert at is not None and time.localtime(at).tm_year == 2026
+
+
+def test_a_line_without_a_time_has_the_one_at_which_it_came(tmp_path: Path) -> None:
+    """Half an hour after the last logged line an access line is not shown as if it came with that; over a rotation
+    too."""
+    path, came = tmp_path / "a.log", NOW
+    log = LogFile(path, clock=lambda: came)
+    cursor = LogCursor(log, 0, NOW)
+    path.write_bytes(b"INFO 11-30 11:30:00 [a.py:1] a\n")
+    cursor.take()
+    came = NOW + 5
+    with path.open("ab") as writer:
+        writer.write(b'INFO:     127.0.0.1:1 - "GET /"\n  more\n')
+    assert [line.at for line in cursor.take().lines] == [came, came]
+    assert log.rotate_if_large(limit=5)
+    path.write_bytes(b"last")
+    came = NOW + 9
+    assert [line.at for line in log.tail(20, "", "", NOW)] == [NOW - 1800, NOW + 5, NOW + 5, NOW + 9]
+
+
+def test_a_rotation_without_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full: the log and those of before stay, and the next try moves it as a whole."""
+    path = tmp_path / "a.log"
+    log = LogFile(path)
+    for text in (b"one\n", b"two\n"):
+        path.write_bytes(text)
+        log.rotate_if_large(limit=1)
+    path.write_bytes(b"three\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                log.rotate_if_large(limit=1)
+    assert [line.text for line in log.tail(9, "", "", NOW)] == ["two", "three"]
+    assert {file.name for file in tmp_path.iterdir()} == {"a.log", "a.log.1", "a.log.2"}
+    assert log.rotate_if_large(limit=1)
+    assert [line.number for line in log.tail(9, "", "", NOW)] == [9]
+
+
+def test_the_times_of_what_came_are_kept_in_bounded_memory() -> None:
+    """The oldest are forgotten; a file that was emptied begins anew."""
+    arrivals = Arrivals(10, most=4)
+    for end in range(11, 31):
+        arrivals.note(end, float(end))
+        arrivals.note(end, 99.0)
+    assert [arrivals.at(place) for place in (0, 9, 10, 20)] == [None] * 4
+    assert [arrivals.at(place) for place in (28, 29, 30)] == [29.0, 30.0, None]
+    arrivals.note(3, 40.0)
+    assert (arrivals.at(2), arrivals.at(29)) == (None, None)
+    arrivals.note(5, 41.0)
+    assert arrivals.at(4) == 41.0
+
+
+def test_a_line_that_nobody_saw_come_has_the_time_of_the_line_before(tmp_path: Path) -> None:
+    """Written before this deck was started; a follower that begins there knows it too."""
+    path = tmp_path / "a.log"
+    head = b"no time yet\nINFO 11-30 01:00:00 [a.py:1] a\nTraceback (most recent call last):\n"
+    path.write_bytes(head + b'  File x\nINFO:     127.0.0.1:1 - "GET /"\nINFO 11-30 01:00:07 [a.py:1] b\n  more\n')
+    log = LogFile(path)
+    at = [line.at for line in log.tail(20, "", "", NOW)]
+    assert at[0] is None and at[1] is not None
+    assert at[1:5] == [at[1]] * 4 and at[5:] == [at[1] + 7] * 2
+    followed = LogCursor(log, len(head), NOW).take().lines
+    assert [(line.at, line.level) for line in followed[:2]] == [(at[1], "error"), (at[1], "info")]
 
 
 def test_traceback_counts_as_error() -> None:

@@ -56,6 +56,21 @@ def test_what_does_not_fit_is_a_fault_with_both_numbers(tmp_path: Path, monkeypa
     assert residentmemory.check_space(bare, "other", tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    ("config", "flags", "fate"),
+    [
+        ({"kv_connector_extra_config": TIER}, {}, "kept"),
+        ({"kv_connector_extra_config": {**TIER, "residency": "off"}}, {}, "lost"),
+        ({}, {"kv-offloading-size": 1}, "lost"),
+        (None, {}, "none"),
+    ],
+)
+def test_what_a_stop_does_with_the_host_tier(config: dict[str, Any] | None, flags: dict[str, Any], fate: str) -> None:
+    """Kept by Tierdeck's tier, lost where that is told not to keep it or another one has it; or there is none."""
+    transfer = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", **config} if config else {}
+    assert residentmemory.fate(replace(spec(), profile=Profile("p", 1, 1, transfer, flags, {}))) == fate
+
+
 def test_forgetting_gives_back_what_it_says(tmp_path: Path) -> None:
     """Bytes really held, not the length of files with holes; twice is once."""
     directory = fill(tmp_path, "e")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.supervisor.signatures import FaultScanner, output_handler_died
+from app.supervisor.signatures import FaultScanner, HandlerScanner
 
 KV = (
     "(EngineCore pid=9) ERROR 11-30 01:02:03 [core.py:1180] ValueError: To serve at least one request with the "
@@ -156,6 +156,31 @@ def test_last_words() -> None:
     assert echo_only.last_words is None
 
 
+CORE_FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+
+
+def test_a_killed_core_is_told_by_name_and_signal() -> None:
+    """What broke in the front end by that is its consequence."""
+    scanner = FaultScanner()
+    scanner.feed("(EngineCore_DP0 pid=4711) INFO 11-30 01:00:00 [core.py:1] Initializing a V1 LLM engine")
+    scanner.feed("(APIServer pid=1) BrokenPipeError: [Errno 32] Broken pipe")
+    assert (
+        scanner.last_words == "another of its processes had ended before it (BrokenPipeError: [Errno 32] Broken pipe)"
+    )
+    scanner.feed(f"(APIServer pid=1) {CORE_FAILED}{{'EngineCore_DP0': -9}}")
+    assert scanner.last_words is not None
+    assert scanner.last_words.startswith("its process EngineCore_DP0 (pid 4711) was killed by signal 9 (SIGKILL")
+
+
+def test_a_root_cause_wins_over_what_broke_by_it() -> None:
+    """Whichever was printed first."""
+    scanner = FaultScanner()
+    scanner.feed("(APIServer pid=1) BrokenPipeError: [Errno 32] Broken pipe")
+    scanner.feed("(EngineCore pid=2) ERROR 11-30 01:00:00 [core.py:1] ValueError: the moon is full")
+    scanner.feed(f"(APIServer pid=1) {CORE_FAILED}{{'EngineCore': 1}}")
+    assert scanner.last_words == "ValueError: the moon is full"
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -172,7 +197,37 @@ def test_ordinary_lines(line: str) -> None:
     assert scanner.fault is None and scanner.last_words is None
 
 
-def test_output_handler() -> None:
-    """The line after which no request is answered."""
-    assert output_handler_died("(APIServer pid=1) ERROR 11-30 [async_llm.py:7] AsyncLLM output_handler failed.")
-    assert not output_handler_died("output_handler started")
+HANDLER = "(APIServer pid=1) ERROR 11-30 01:00:00 [async_llm.py:7] "
+
+
+def test_output_handler_and_why() -> None:
+    """The pair of lines, however many lines of traceback lie between: the exception is told."""
+    scanner = HandlerScanner()
+    assert scanner.feed("output_handler started") is None
+    assert scanner.feed(f"{HANDLER}AsyncLLM output_handler failed.") is None
+    assert scanner.feed(f"{HANDLER}Traceback (most recent call last):") is None
+    assert scanner.feed(f"{HANDLER}    self.counter.inc(-1)") is None
+    fault = scanner.feed(f"{HANDLER}ValueError: Counters can only be incremented by non-negative amounts.")
+    assert fault is not None and fault.code == "output_handler_dead"
+    assert fault.sentence.startswith(
+        "Degraded: output handler dead (ValueError: Counters can only be incremented by non-negative amounts.)"
+    )
+    assert scanner.feed(f"{HANDLER}ValueError: another one") is None, "told once"
+
+
+def test_output_handler_of_an_engine_that_is_ending() -> None:
+    """A dead core ends the front end too: the end itself is the news."""
+    scanner = HandlerScanner()
+    scanner.feed(f"{HANDLER}AsyncLLM output_handler failed.")
+    dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    assert scanner.feed(f"{HANDLER}{dead}") is None
+    assert scanner.feed_nothing() is None and scanner.feed_nothing() is None
+
+
+def test_output_handler_without_a_word_why() -> None:
+    """Nothing more is written: the line alone counts, a moment later."""
+    scanner = HandlerScanner()
+    assert scanner.feed_nothing() is None and scanner.feed_nothing() is None
+    scanner.feed(f"{HANDLER}AsyncLLM output_handler failed.")
+    assert scanner.feed_nothing() is None
+    assert scanner.feed_nothing() is not None

@@ -9,13 +9,45 @@ import pytest
 from babel.messages.catalog import Message
 from babel.messages.extract import extract_from_dir
 
+from app import errors
 from app.config import PROJECT_ROOT
+from app.derive import strict_json
 from app.derive.profile_text import DECK_FLAGS
 from app.web.i18n import choose, read_catalog
+from app.web.retold import templates
+from engine.config import UNSERVED
 
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 METHODS = [("app/web/**.py", "python"), ("templates/**.html", "jinja2"), ("static/js/**.js", "javascript")]
 OPTIONS = {"templates/**.html": {"newstyle_gettext": "true", "trimmed": "true"}}
+#: Where sentences are made as template and values, for the pages to tell in the reader's language.
+SAID_IN = (
+    "app/fleets/content.py",
+    "app/fleets/devices.py",
+    "app/fleets/room.py",
+    "app/planner/*.py",
+    "app/profiles/*.py",
+    "app/rollouts/*.py",
+    "app/services/canary.py",
+    "app/services/rollout*.py",
+    "app/services/deep_checks.py",
+    "app/services/engine_probe.py",
+    "app/services/engines.py",
+    "app/services/fleets.py",
+    "app/services/planning.py",
+    "app/services/preview.py",
+    "app/services/profiles.py",
+    "app/services/surroundings.py",
+    "app/store/queries/profiles.py",
+    "app/web/api/*.py",
+    "app/web/deps.py",
+    "app/web/errors.py",
+    "app/web/planner.py",
+    "app/web/profile_facts.py",
+    "app/web/rollout_preview.py",
+    "engine/config.py",
+)
+ERRORS = frozenset(name for name, one in vars(errors).items() if isinstance(one, type))
 KEYWORDS = {"_": None, "t": None, "gettext": None, "ngettext": (1, 2)}
 
 
@@ -34,9 +66,10 @@ def messages_in_use() -> set[str]:
 
 
 def sentences_of_findings() -> set[str]:
-    """The templates of findings on profiles, their fixes' labels, and the words that are put into them."""
-    found: set[str] = set(DECK_FLAGS.values())
-    for path in (PROJECT_ROOT / "app" / "profiles").glob("*.py"):
+    """Templates of findings, previews and refusals, labels of fixes, and the words that are put into them."""
+    unread = {one for name, one in vars(strict_json).items() if name.isupper() and isinstance(one, str) and " " in one}
+    found: set[str] = {*DECK_FLAGS.values(), *UNSERVED.values(), *templates(), *unread}
+    for path in (path for pattern in SAID_IN for path in PROJECT_ROOT.glob(pattern)):
         for node in ast.walk(ast.parse(path.read_text())):
             for part in _told_parts(node):
                 found |= {n.value for n in ast.walk(part) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
@@ -47,13 +80,21 @@ def _told_parts(node: ast.AST) -> list[ast.expr]:
     match node:
         case ast.Assign(targets=[ast.Name(id="sentence" | "label")], value=value):
             return [value]
+        case ast.AnnAssign(target=ast.Name(id="_CHOICES" | "MISSING" | "NOT_VALID"), value=ast.Constant() as said):
+            return [said]
+        case ast.FunctionDef(name="_limits", body=body):
+            return [one.value for one in ast.walk(ast.Module(body, [])) if isinstance(one, ast.Return) and one.value]
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)) if name.endswith("_WORDS"):
             return values
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Dict(values=values)) if name.endswith("_WORDS"):
             return values
         case ast.Call(func=ast.Name(id="error" | "warning" | "note"), args=[_, ast.Constant() as said, *_]):
             return [said, *(word.value for word in node.keywords if word.arg == "wanted")]
-        case ast.Call(func=ast.Name(id="fix" | "Fix"), args=[ast.Constant() as said, *_]):
+        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str()) as said, *_]) if name in ERRORS:
+            return [said]
+        case ast.Call(func=ast.Name(id="_fault") | ast.Attribute(attr="fault"), args=[_, ast.Constant() as said, *_]):
+            return [said]
+        case ast.Call(func=ast.Name(id="say" | "fix" | "Fix"), args=[ast.Constant() as said, *_]):
             return [said]
         case ast.keyword(arg="wanted", value=ast.Constant() as said):
             return [said]

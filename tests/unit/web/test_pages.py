@@ -8,11 +8,16 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.routing import APIRoute
 from jinja2 import meta
+from sqlalchemy import update
 
 from app.config import PROJECT_ROOT
+from app.errors import NotFound
+from app.services.fleets import Fleets, NewEngine
+from app.store.models import EngineRow
 from app.web import contexts, pages
 from app.web.contexts import Page
 from app.web.render import TEMPLATE_DIR, context_of, environments
@@ -22,7 +27,19 @@ from tests.unit.web.conftest import BEARER, HTML, running
 PAGES = [
     page for _, page in inspect.getmembers(contexts, inspect.isclass) if issubclass(page, Page) and page is not Page
 ]
-ADDRESSES = ("/", "/engines/main-1", "/profiles", "/profiles/agents", "/new-profile", "/planner", "/alerts", "/docs")
+ADDRESSES = (
+    "/",
+    "/engines/main-1",
+    "/fleets",
+    "/profiles",
+    "/profiles/agents",
+    "/new-profile",
+    "/planner",
+    "/requests",
+    "/rollouts",
+    "/alerts",
+    "/docs",
+)
 FIELDS_OF_EVERY_PAGE = {"shell"}
 
 
@@ -58,6 +75,17 @@ def test_refreshed_blocks_exist(page: type[Page]) -> None:
     blocks = environments()["en"].get_template(page.template).blocks
     for block, along in page.refreshed_with.items():
         assert {block, *along} <= blocks.keys()
+
+
+def test_nothing_is_refreshed_twice_for_one_event() -> None:
+    """`deck:changed` gathers these events: what follows it does not follow them one by one as well."""
+    gathered = {"sse:engine", "sse:fleet", "sse:rollout"}
+    triggers = [
+        found for path in TEMPLATE_DIR.iterdir() for found in re.findall(r'hx-trigger="([^"]+)"', path.read_text())
+    ]
+    events = [{one.split()[0] for one in found.split(", ")} for found in triggers]
+    assert sum("deck:changed" in told for told in events) >= 4
+    assert [told for told in events if "deck:changed" in told and told & gathered] == []
 
 
 def test_no_page_is_undocumented() -> None:
@@ -101,6 +129,22 @@ async def test_every_page_renders_in_every_state(tmp_path: Path, scenario: str) 
                 assert not re.search(r"\bNaN\b|\bNone\b|\bnull\b|%\(", visible), address
 
 
+async def test_a_fleet_that_is_deleted_while_it_is_looked_at_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is refreshed at just that moment, because a deletion is told: it is no page that does not exist."""
+
+    async def deleted(_: Fleets, name: str, version_id: int | None = None) -> NewEngine:
+        raise NotFound("There is no fleet %(name)s.", path="fleet", values={"name": name})
+
+    monkeypatch.setattr(Fleets, "new_engine", deleted)
+    async with running(fake_deck.build(tmp_path, "busy")) as client:
+        answer = await client.get("/fleets", headers=BEARER | HTML)
+    assert answer.status_code == 200
+    assert "fleet-main" not in answer.text
+    assert "Add the first one" in answer.text
+
+
 async def test_three_kinds_of_nothing_look_different(tmp_path: Path) -> None:
     """No requests yet, idle and no data are not the same, and none of them is 0 % or 100 %."""
     said = {}
@@ -115,6 +159,16 @@ async def test_three_kinds_of_nothing_look_different(tmp_path: Path) -> None:
         "idle": "Idle: no requests in this window.",
         "down": "No engine serves requests.",
     }
+
+
+async def test_a_fleet_that_is_down_is_told_with_its_next_start(tmp_path: Path) -> None:
+    """It runs no version, and has one all the same."""
+    application = fake_deck.build(tmp_path, "down")
+    async with running(application) as client:
+        async with application.state.deck.database.begin() as session:
+            await session.execute(update(EngineRow).values(running_version_id=None))
+        page = (await client.get("/profiles/agents", headers=BEARER | HTML)).text
+    assert "does not run; its next start uses agents v3" in page
 
 
 @pytest.mark.parametrize(("scenario", "window"), [("empty", "5m"), ("busy", "1h"), ("idle", "1h")])
@@ -236,3 +290,28 @@ def test_page_modules_hold_no_html() -> None:
         assert not [text for text in constants if isinstance(text, str) and re.search(r"</|<(p|div|span|a)\b", text)], (
             path
         )
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({}, 200),
+        ({"strategy": "in_place", "drain_timeout_seconds": "12"}, 200),
+        ({"drain_timeout_seconds": "soon"}, 422),
+        ({"drain_timeout_seconds": "nan"}, 422),
+        ({"strategy": "sideways"}, 422),
+        ({"fleet": "nobody"}, 404),
+        ({"version": "99"}, 404),
+    ],
+)
+async def test_a_rollout_is_told_before_it_is_done(
+    client: httpx.AsyncClient, fields: dict[str, str], status: int
+) -> None:
+    """Which engines, what changes, how long; a field that is wrong is told, and nothing starts."""
+    body = {"fleet": "main", "version": "2", **fields}
+    headers = {**BEARER, "hx-request": "true", "hx-target": "rollout-preview"}
+    answer = await client.post("/profiles/agents/preview", data=body, headers=headers)
+    assert answer.status_code == status
+    if status == 200:
+        assert "<html" not in answer.text
+        assert all(part in answer.text for part in ("main-1", "main-2", "65536", "262144"))
