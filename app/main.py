@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from app.events import Events
 from app.first_run import first_fleet, first_fleets
 from app.proxy.door import Door
 from app.scrape.loop import ScrapeLoop
+from app.scrape.served import read_served
 from app.services.alerts import Alerts
 from app.services.charts import Charts
 from app.services.deep_checks import DeepChecks
@@ -35,7 +36,10 @@ from app.services.surroundings import Surroundings
 from app.store.database import Database
 from app.store.queries import fleets
 from app.store.retention import RetentionLoop
+from app.supervisor import residentmemory
 from app.web.application import build_application
+from engine.residency_place import directory_of
+from engine.served import ServedRequest
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -109,8 +113,15 @@ async def _open(deck: Deck, stack: AsyncExitStack) -> None:
     deck.loops.start("alerts", deck.alert_loop.run)
     deck.loops.start("delivery", deck.delivery_loop.run)
     deck.loops.start("requests", deck.requests.run)
-    deck.loops.start("request origins", RequestOrigins(deck.database, deck.events).run)
+    deck.loops.start("request origins", _origins(deck).run)
     deck.loops.start("retention", deck.retention_loop.run)
+
+
+def _origins(deck: Deck) -> RequestOrigins:
+    def served(engine: str) -> Mapping[str, ServedRequest]:
+        return read_served(directory_of(residentmemory.identifier(deck.settings.data_dir, engine)))
+
+    return RequestOrigins(deck.database, deck.events, served)
 
 
 async def _seed(deck: Deck) -> None:

@@ -16,8 +16,8 @@ from engine.metrics import zeros
 
 class OffloadingConnector(Upstream):
     """As upstream's for every spec. For ours, it refuses a bad configuration before the model loads, hands over the
-    layout of the KV cache, which a spec's own arguments do not have, and tells of loads that failed: upstream's
-    takes every load for a success.
+    layout of the KV cache, which a spec's own arguments do not have, tells of loads that failed (upstream's takes
+    every load for a success), and notes where each request's input came from.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -52,11 +52,38 @@ class OffloadingConnector(Upstream):
             self._loading = {job: req for job, req in self._loading.items() if req not in results.finished_recving}
         return results
 
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """A request begins."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if self._is_ours:
+            self.scheduler.manager.served.began(request)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """A request of a model with one group of blocks ended."""
+        self._note_end(request)
+        ended: tuple[bool, dict[str, Any] | None] = super().request_finished(request, block_ids)
+        return ended
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """A request of a model with several groups ended."""
+        self._note_end(request)
+        ended: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(request, block_ids)
+        return ended
+
+    def _note_end(self, request: Any) -> None:
+        if self._is_ours:
+            manager = self.scheduler.manager
+            manager.served.ended(request)
+            manager.changed = True
+
     def update_connector_output(self, connector_output: Any) -> None:
         """The manager must not offer again what could not be loaded, and is told before the load ends for it."""
         failed = connector_output.failed_recving if self._is_ours else set()
         if failed:
             self.scheduler.manager.load_failed(failed)
+            self.scheduler.manager.served.lost(failed)
         super().update_connector_output(connector_output)
         for req_id in failed:
             self._store_anew(req_id)

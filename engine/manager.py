@@ -33,6 +33,7 @@ from engine.requests import GROUP_BYTES, RequestView
 from engine.residency import Memory, PassingMemory
 from engine.residency_index import Entry
 from engine.residents import RestorableCount, resident_tokens
+from engine.served import ServedBook
 from engine.snapshot import ResidentSession
 from engine.threshold import Admission, admission
 
@@ -83,6 +84,7 @@ class TierManager(OffloadingManager):
         self._record_sizes()
         self._restorable = RestorableCount(self._pools, layout)
         self.changed = True
+        self.served = ServedBook()
         self._adopt()
 
     def _pool(self, name: PoolName, policy: str) -> SlotPool:

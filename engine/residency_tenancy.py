@@ -17,6 +17,7 @@ from vllm.logger import init_logger
 from engine.residency_place import InUseError, Lease
 from engine.residency_plan import EngineNote, Plan, WorkerNote, disagreement, read_note, refuse_or_say, write_note
 from engine.residency_takeover import NotTakenOverError, write_index
+from engine.served import ServedFile
 from engine.snapshot import SNAPSHOT_NAME
 from engine.snapshot_writer import SnapshotWriter, Teller
 
@@ -49,9 +50,11 @@ class Tenancy:
             close()
             raise
 
-    def tell(self, teller: Teller, beside: Callable[[bool], None] | None = None) -> None:
-        """From now on the deck is told what is there; `beside` as in the writer."""
-        self._writer = SnapshotWriter(self._plan.directory / SNAPSHOT_NAME, teller, beside=beside)
+    def tell(self, teller: Teller, *beside: Callable[[bool], None]) -> None:
+        """From now on the deck is told what is there, and what requests were served from; `beside` as in the writer."""
+        directory = self._plan.directory
+        beside = (ServedFile(directory, teller.served), *beside)
+        self._writer = SnapshotWriter(directory / SNAPSHOT_NAME, teller, beside=beside)
 
     def end(self) -> None:
         """Give it back."""

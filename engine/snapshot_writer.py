@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from vllm.logger import init_logger
 
+from engine.served import ServedBook
 from engine.snapshot import MOST_SESSIONS, ResidentSession, Snapshot, write_snapshot
 
 log = init_logger("vllm.tierdeck.snapshot")
@@ -23,6 +24,7 @@ class Teller(Protocol):
     """A manager. `changed` is set by it and cleared by whoever tells."""
 
     changed: bool
+    served: ServedBook
 
     def sessions(self) -> Sequence[ResidentSession]:
         """What is there now, in any order. Called from another thread than everything else."""
@@ -30,8 +32,8 @@ class Teller(Protocol):
 
 class SnapshotWriter:
     """A thread of its own, because an engine that has nothing to do calls nobody. Its pauses are so long that it
-    takes no more than its share, and when nothing changed it only looks. `beside` is called as often, with whether
-    it is for the last time.
+    takes no more than its share, and when nothing changed it only looks. Each of `beside` is called as often, with
+    whether it is for the last time.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class SnapshotWriter:
         path: Path,
         teller: Teller,
         least_seconds: float = LEAST_SECONDS,
-        beside: Callable[[bool], None] | None = None,
+        beside: Sequence[Callable[[bool], None]] = (),
     ) -> None:
         self._path = path
         self._teller = teller
@@ -67,11 +69,11 @@ class SnapshotWriter:
         self._do_beside(last=True)
 
     def _do_beside(self, last: bool) -> None:
-        try:
-            if self._beside is not None:
-                self._beside(last)
-        except OSError as error:
-            log.warning("Host tier: nothing can be kept beside %s: %s.", self._path, error)
+        for write in self._beside:
+            try:
+                write(last)
+            except OSError as error:
+                log.warning("Host tier: nothing can be kept beside %s: %s.", self._path, error)
 
     def _tell(self) -> bool:
         """False if it has to be tried again."""

@@ -41,6 +41,7 @@ from engine.policies.states import StatePolicy
 from engine.policies.value import ValuePolicy
 from engine.prefix_tree import Block, State
 from engine.requests import GROUP_BYTES
+from engine.served import ServedBook
 from engine.snapshot import ResidentSession
 from engine.visits import ArenaPlan, Visit
 
@@ -123,6 +124,7 @@ class ValueManager(OffloadingManager):
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
         self.changed = True
+        self.served = ServedBook()
         if memory is not None:
             _adopt(self._arena, memory)
 

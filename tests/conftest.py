@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from app.demo.model import build_demo_model
 from benchmarks.real_engine import EngineProcess, running_engine
+
+# Hypothesis' own profile for continuous integration, everywhere: the same examples in each run, and none of them timed,
+# because a busy machine is slow at times.
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ import uvicorn
 from app.cli.client import base_url
 from app.config import Settings
 from app.errors import Conflict, InvalidInput
-from app.proxy.heads import BoundedHeads
+from app.proxy.heads import bounded_heads
 from app.services.signin import admin_token, admin_token_path
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def serve(settings: Settings, *, as_json: bool) -> None:
         grace_seconds = SERVICE_GRACE_SECONDS if settings.engines_outlive_deck else FOREGROUND_GRACE_SECONDS
         config = uvicorn.Config(
             app,
-            http=BoundedHeads,
+            http=bounded_heads(app.state.deck.door.refused_head),
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -38,8 +38,8 @@ class EngineSource(Protocol):
 class Client(Sink, Protocol):
     """A sink that can be told of the way to the engine."""
 
-    async def routed(self, engine: EngineStatus) -> None:
-        """An engine was found."""
+    async def routed(self, engine: EngineStatus, request_id: str) -> None:
+        """An engine was found, and what it will call the request."""
         ...
 
     def in_line(self) -> None:

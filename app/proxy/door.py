@@ -14,17 +14,19 @@ from typing import Protocol
 import structlog
 
 from app.config import Settings
-from app.errors import EngineFault, TierdeckError, Unavailable
+from app.errors import EngineFault, HeadTooLarge, TierdeckError, Unavailable
 from app.proxy import models
 from app.proxy.asgi import Receive, Scope, Send
 from app.proxy.dispatch import Client, Dispatcher, EngineSource
 from app.proxy.facts import PROMPT_PATHS, Facts, facts_of, facts_of_head
 from app.proxy.forward import Forwarder
+from app.proxy.headers import with_request_id
 from app.proxy.incoming import ClientClosed, Incoming
 from app.proxy.keepalive import has_opted_out
 from app.proxy.metrics import DoorMetrics
 from app.proxy.outgoing import Outgoing
 from app.proxy.record import Outcome, Record
+from app.proxy.routes import is_door
 from app.proxy.sessions import Answers
 from app.proxy.sharing import InFlightPrompts, Prompt, SharedAnswers, Try, caller_of, prompt_of
 from app.proxy.upstream import NotConnected, UpstreamClosed, UpstreamError
@@ -106,9 +108,17 @@ class Door:
         try:
             await self._serve(scope, receive, send, record)
         finally:
-            record.close()
-            self.metrics.count(record)
-            self._ledger.keep(record)
+            self._keep(record)
+
+    def refused_head(self, method: str, path: str) -> None:
+        """Leave the record of a request whose head was too large to be read."""
+        if is_door(path):
+            self._keep(Record(method, path, outcome=Outcome.REFUSED, status=HeadTooLarge.status))
+
+    def _keep(self, record: Record) -> None:
+        record.close()
+        self.metrics.count(record)
+        self._ledger.keep(record)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
         incoming = Incoming(receive, scope["headers"], self._settings.door_body_limit_bytes)
@@ -136,6 +146,7 @@ class Door:
             if out.is_complete:  # whatever went wrong after that
                 record.outcome = Outcome.DONE
             record.usage = out.tail.usage()
+            self._remember_answer(record, out)
 
     async def _read(self, scope: Scope, incoming: Incoming, record: Record) -> Asked:
         """Read what routing needs: the body, unless it is very large and there is nothing to choose."""
@@ -176,18 +187,19 @@ class Door:
                 await answer.tell(out)
             else:
                 await self._carry(asked, out)
-        self._remember_answer(asked, out)
 
     async def _carry(self, asked: Asked, client: Client) -> None:
         """Find an engine and relay. Only a connection that was never made is tried again."""
+        headers, request_id = with_request_id(asked.scope["headers"])
+        scope = {**asked.scope, "headers": headers}
         avoid_until: dict[str, float] = {}
         give_up_at: float | None = None
         while True:
             engine, is_new = await self._dispatcher.find(asked.facts, avoid_until, client)
-            await client.routed(engine)
+            await client.routed(engine, request_id)
             try:
                 with self.open_requests.enter(engine.name):
-                    return await self._forwarder.relay(asked.scope, asked.incoming, client, engine.base_url)
+                    return await self._forwarder.relay(scope, asked.incoming, client, engine.base_url)
             except NotConnected as error:
                 if is_new and asked.facts.session:
                     self._dispatcher.homes.leave(asked.facts.session)
@@ -197,10 +209,12 @@ class Door:
                     raise _no_connection(engine.name, error) from error
                 avoid_until[engine.name] = now + RECONNECT_SECONDS
 
-    def _remember_answer(self, asked: Asked, out: Outgoing) -> None:
-        response = response_id_in(out.tail.head) if asked.scope["path"] == "/v1/responses" else None
-        if response and asked.facts.session:
-            self._answers.remember(response, asked.facts.session)
+    def _remember_answer(self, record: Record, out: Outgoing) -> None:
+        response = response_id_in(out.tail.head) if record.path == "/v1/responses" else None
+        if response:
+            record.request_id = response  # vLLM knows it by that, whatever it was sent
+        if response and record.session:
+            self._answers.remember(response, record.session)
 
     async def _list_models(self, engines: Sequence[EngineStatus], out: Outgoing) -> None:
         chosen = models.one_of_each(engines)

@@ -6,9 +6,12 @@ Framing belongs to each connection: hop-by-hop headers, and those that `Connecti
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 
 RawHeaders = list[tuple[bytes, bytes]]
+
+REQUEST_ID = b"x-request-id"
 
 HOP_BY_HOP = frozenset(
     {
@@ -72,6 +75,15 @@ def is_event_stream(headers: RawHeaders) -> bool:
 def is_plain(headers: RawHeaders) -> bool:
     """True when the body is not compressed (names in lower case)."""
     return all(value.lower() == b"identity" for name, value in headers if name == b"content-encoding")
+
+
+def with_request_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
+    """The client's headers with a name for the request, by which vLLM knows it; its own name where it has one."""
+    for name, value in headers:
+        if name.lower() == REQUEST_ID:
+            return headers, value.decode("latin-1")
+    made = secrets.token_hex(12)
+    return [*headers, (REQUEST_ID, made.encode())], made
 
 
 def _is_chunked(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -6,6 +6,7 @@ and that before it was asked for a token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -21,11 +22,26 @@ MAX_HEAD_BYTES = 64 * 1024
 LINGER_SECONDS = 2.0
 
 
-class BoundedHeads(HttpToolsProtocol):
-    """What uvicorn speaks with each client; give it as `http` to its configuration."""
+Refused = Callable[[str, str], None]
+"""Told of each request that was refused: its method, and what came of its path."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+
+def bounded_heads(refused: Refused) -> type[BoundedHeads]:
+    """What to give uvicorn's configuration as `http`."""
+
+    class Bounded(BoundedHeads):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, refused=refused, **named)
+
+    return Bounded
+
+
+class BoundedHeads(HttpToolsProtocol):
+    """What uvicorn speaks with each client."""
+
+    def __init__(self, *given: Any, refused: Refused, **named: Any) -> None:
         super().__init__(*given, **named)
+        self._refused = refused
         self._head_bytes = 0
         """Came since the last of what is no head: a request's end, or some of its body."""
         self._is_refused = False
@@ -64,6 +80,8 @@ class BoundedHeads(HttpToolsProtocol):
 
     def _refuse(self) -> None:
         self._is_refused = True
+        method, path = self.parser.get_method() or b"", self.url.partition(b"?")[0]
+        self._refused(method.decode("latin-1"), path.decode("latin-1"))
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:

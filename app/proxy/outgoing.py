@@ -62,10 +62,10 @@ class Outgoing:
         await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
         self._sign_due_at = time.monotonic() + self._keepalive_seconds
 
-    async def routed(self, engine: EngineStatus) -> None:
+    async def routed(self, engine: EngineStatus, request_id: str) -> None:
         """An engine was found."""
         self._sign_due_at = None
-        self._record.queued(engine)
+        self._record.queued(engine, request_id)
 
     async def begin(self, status: int, headers: RawHeaders) -> None:
         """The engine's status and headers."""

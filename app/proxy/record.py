@@ -23,6 +23,7 @@ LINE = (
     "fleet",
     "engine",
     "session",
+    "request_id",
     "is_identical",
     "is_joined",
     "queue_seconds",
@@ -57,6 +58,9 @@ class Record:
     version: int | None = None
     model: str | None = None
     session: str | None = None
+    request_id: str | None = None
+    """What its engine calls it; None while it has none.
+    Where another one's answer was joined, that one's."""
     streams: bool = False
     is_identical: bool = False
     """The same prompt was in flight already."""
@@ -70,8 +74,9 @@ class Record:
     usage: Usage = NO_USAGE
     _started: float = field(default_factory=time.monotonic)
 
-    def queued(self, engine: EngineStatus) -> None:
-        """An engine was found."""
+    def queued(self, engine: EngineStatus, request_id: str) -> None:
+        """An engine was found; `request_id` is what it is sent as `X-Request-Id`."""
+        self.request_id = request_id
         self.fleet, self.engine = engine.fleet, engine.name
         self.profile, self.version = engine.wanted_profile, engine.running_version
         self.queue_seconds = self._elapsed()

@@ -96,9 +96,9 @@ class SharedAnswer:
         """True while its beginning is still there for one more reader."""
         return self._bytes <= MAX_SHARED_BYTES and not self.task.done()
 
-    async def routed(self, engine: EngineStatus) -> None:
+    async def routed(self, engine: EngineStatus, request_id: str) -> None:
         """An engine was found."""
-        self._add(lambda out: out.routed(engine))
+        self._add(lambda out: out.routed(engine, request_id))
 
     async def begin(self, status: int, headers: RawHeaders) -> None:
         """Take the status and the headers."""

@@ -1,11 +1,14 @@
-"""Completes the records of requests: what of their cached tokens was in VRAM, what in host memory."""
+"""Completes the records of requests: their tokens, and what of the cached ones was in VRAM, what in host memory.
+
+An engine with a host tier tells both of each request. Of another one, its counters around the request say it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,22 +18,31 @@ from app.store.database import Database
 from app.store.models import RequestRow
 from app.store.queries import request_origins as queries
 from app.store.queries import samples
+from engine.served import ServedRequest
 
 PAUSE_SECONDS = 5.0
 #: The page that a request is counted on was read by then, or never will be.
 WAIT_SECONDS = 60.0
+#: An engine writes down what it served every two seconds.
+SETTLE_SECONDS = 4.0
 #: Before its first token a request may have been in prefill for long.
 LOOK_BACK_SECONDS = 2 * 3600.0
 METRIC = "prompt_tokens_by_source"
 AT_ONCE = 500
 
 
-class RequestOrigins:
-    """One loop; writes two columns of records that end with neither."""
+Served = Callable[[str], Mapping[str, ServedRequest]]
 
-    def __init__(self, database: Database, events: Events) -> None:
+
+class RequestOrigins:
+    """One loop; writes the counts of records that end without. `served` gives what an engine, by its name, has told
+    of each request; it may wait for the disk.
+    """
+
+    def __init__(self, database: Database, events: Events, served: Served) -> None:
         self._database = database
         self._events = events
+        self._served = served
 
     async def run(self) -> None:
         """Complete what can be, every few seconds, until cancelled."""
@@ -40,6 +52,23 @@ class RequestOrigins:
 
     async def complete(self, now: float) -> int:
         """Complete the records that ended in the last minute; how many were."""
+        return await self._complete_by_what_was_told(now) + await self._complete_by_counters(now)
+
+    async def _complete_by_what_was_told(self, now: float) -> int:
+        async with self._database.session() as session:
+            rows = await queries.untold(session, now - WAIT_SECONDS, now - SETTLE_SECONDS, AT_ONCE)
+        engines = sorted({row.engine for row in rows if row.engine})
+        told = dict(zip(engines, await asyncio.gather(*map(self._told_by, engines)), strict=True))
+        pairs = [(row, told[row.engine or ""].get(row.request_id or "")) for row in rows]
+        found = [counts for row, one in pairs if one is not None and (counts := _counts(row, one))]
+        if found:
+            await asyncio.shield(self._store(found))  # not left half done when the deck ends
+        return len(found)
+
+    async def _told_by(self, engine: str) -> Mapping[str, ServedRequest]:
+        return await asyncio.to_thread(self._served, engine)
+
+    async def _complete_by_counters(self, now: float) -> int:
         async with self._database.session() as session:
             rows = await queries.without(session, now - WAIT_SECONDS, AT_ONCE)
             counters = await _counters(session, rows, now) if rows else {}
@@ -47,15 +76,24 @@ class RequestOrigins:
         for row in rows:
             told = split(_cached(row), counters.get(row.engine or "", {}))
             if told is not None:
-                found.append({"row_id": row.id, "vram": told[0], "host": told[1]})
+                found.append({"row_id": row.id, "input": None, "output": None, "vram": told[0], "host": told[1]})
         if found:
-            await asyncio.shield(self._store(found))  # not left half done when the deck ends
+            await asyncio.shield(self._store(found))
         return len(found)
 
-    async def _store(self, found: Sequence[Mapping[str, int]]) -> None:
+    async def _store(self, found: Sequence[Mapping[str, int | None]]) -> None:
         async with self._database.begin() as session:
             await queries.store(session, found)
         self._events.publish(Event("request", "", {"count": len(found)}))
+
+
+def _counts(row: RequestRow, told: ServedRequest) -> dict[str, int | None] | None:
+    """What is new in `told`, if anything. Of an answer that says another sum, the parts are not known."""
+    agrees = row.cached_tokens in (None, told.vram_tokens + told.host_tokens)
+    if row.input_tokens is not None and not agrees:
+        return None
+    vram, host = (told.vram_tokens, told.host_tokens) if agrees else (None, None)
+    return {"row_id": row.id, "input": told.input_tokens, "output": told.output_tokens, "vram": vram, "host": host}
 
 
 async def _counters(

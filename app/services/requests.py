@@ -37,6 +37,7 @@ COPIED = (
     "profile",
     "version",
     "session",
+    "request_id",
     "status",
     "streams",
     "is_identical",
@@ -61,6 +62,7 @@ class RequestView:
     profile: str | None
     version: int | None
     session: str | None
+    request_id: str | None
     outcome: str
     status: int | None
     streams: bool
@@ -162,7 +164,7 @@ def _kept(value: Any) -> Any:
 
 
 def _by_source(usage: Usage) -> tuple[int | None, int | None]:
-    """From VRAM and from host memory. Engines tell their sum alone; when it is not 0, `RequestOrigins` finds out."""
+    """From VRAM and from host memory. An answer has their sum alone; when it is not 0, `RequestOrigins` finds out."""
     return (0, 0) if usage.cached_tokens == 0 else (None, None)
 
 

@@ -379,6 +379,8 @@ class RequestRow(Base):
     version: Mapped[int | None]
     session: Mapped[str | None]
     """As the client named it, else `prompt:` and a hash of the prompt's beginning."""
+    request_id: Mapped[str | None]
+    """What the engine calls it: the `X-Request-Id` that it was sent, or, of a response, its id."""
     outcome: Mapped[str]
     """`done`, `refused`, `client_closed`, `upstream_closed`, `upstream_error`, `interrupted`."""
     status: Mapped[int | None]

@@ -14,7 +14,7 @@ import uvloop
 
 from app.config import Settings
 from app.proxy.door import Door
-from app.proxy.heads import BoundedHeads
+from app.proxy.heads import bounded_heads
 from app.proxy.record import Record
 from app.proxy.routes import DoorFirst
 from app.supervisor.states import EngineState
@@ -178,7 +178,7 @@ async def serving(
     app = DoorFirst()
     app.front = door
     plain: dict[str, Any] = {"lifespan": "off", "server_header": False, "date_header": False}
-    config = uvicorn.Config(app, port=0, http=BoundedHeads, log_level="critical", **plain)
+    config = uvicorn.Config(app, port=0, http=bounded_heads(door.refused_head), log_level="critical", **plain)
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)

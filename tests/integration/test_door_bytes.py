@@ -128,7 +128,7 @@ async def test_headers_of_one_hop_stay_on_it_both_ways() -> None:
         seen = upstream.exchanges[0]
     assert {name for name, _ in answer.headers} == {b"x-bar", b"content-length", b"set-cookie"}
     assert [value for name, value in answer.headers if name == b"set-cookie"] == [b"a=1", b"b=2"]
-    assert set(seen.headers) <= {"host", "content-length", "x-session-id", "user-agent"}
+    assert set(seen.headers) <= {"host", "content-length", "x-session-id", "x-request-id", "user-agent"}
     assert seen.headers["host"] == f"127.0.0.1:{upstream.port}" and seen.headers["user-agent"] == "me/1"
     assert b"secret" not in seen.head
 

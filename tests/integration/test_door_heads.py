@@ -57,6 +57,8 @@ async def test_a_head_beyond_the_limit_is_refused_in_words(raw: bytes) -> None:
         await sending
         writer.close()
         assert (await deck.exchange("GET", "/v1/y")).status == 200  # nobody else minds
+        [kept] = [record for record in deck.ledger.records if record.status == 431]
+        assert kept.outcome == "refused" and kept.path.startswith("/v1/") and kept.total_seconds is not None
     assert not [exchange for exchange in upstream.exchanges if "x-mine" in exchange.headers]
 
 

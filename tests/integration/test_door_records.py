@@ -23,6 +23,7 @@ from app.store.queries import samples
 from app.store.queries.requests import Filter
 from app.store.retention import REQUEST_SECONDS, RetentionLoop
 from app.supervisor.states import EngineState
+from engine.served import ServedRequest
 from tests.databases import T0, add_engine, database, postgres_url
 from tests.fakes.upstream import Exchange, running
 from tests.integration.door_rig import StatedEngines, engine, serving
@@ -35,7 +36,7 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-E
 
 def record(session: str = "s", outcome: Outcome = Outcome.DONE, **values: Any) -> Record:
     made = Record("POST", "/v1/completions", session=session, outcome=outcome, **values)
-    made.queued(engine())
+    made.queued(engine(), f"id-of-{session}")
     made.close()
     return made
 
@@ -70,6 +71,24 @@ async def test_a_record_tells_who_where_how_much_and_how_long() -> None:
             assert kept.outcome == "done" and kept.status == 200
             times = (kept.queue_seconds, kept.first_byte_seconds, kept.total_seconds)
             assert None not in times and sorted(times) == list(times)
+
+
+async def test_a_record_has_the_name_by_which_the_engine_knows_the_request() -> None:
+    """The client's own, else one that the door gives it; of a response, its id: vLLM takes no other."""
+
+    async def script(exchange: Exchange) -> None:
+        body = b'{"id":"resp_0a1b"}'
+        await exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with running(script) as upstream, serving(StatedEngines(engine(upstream.port))) as deck:
+        await deck.post(b"{}")
+        await deck.post(b"{}")
+        await deck.post(b"{}", **{"X-Request-Id": "my-own"})
+        await deck.post(b"{}", "/v1/responses")
+        sent = [exchange.headers["x-request-id"] for exchange in upstream.exchanges]
+        kept = [record.request_id for record in deck.ledger.records]
+    assert kept == [*sent[:2], "my-own", "resp_0a1b"]
+    assert sent[2] == "my-own" and len(set(sent)) == 4 and all(sent)
 
 
 async def test_counts_that_the_engine_does_not_tell_are_missing() -> None:
@@ -235,8 +254,45 @@ async def test_a_record_is_told_where_its_cached_tokens_were(database: Database,
     requests = Requests(database, Events())
     requests.keep(record("s", at=T0 + 1, usage=Usage(30_000, 8, 29_952), first_byte_seconds=2.0))
     await requests.flush()
-    origins = RequestOrigins(database, Events())
+    origins = RequestOrigins(database, Events(), lambda _: {})
     assert await origins.complete(T0 + 10) == 1
     (view,) = await requests.newest(Filter(), 9)
     assert (view.vram_tokens, view.host_tokens) == (29_952 - host, host)
     assert await origins.complete(T0 + 10) == 0
+
+
+async def test_a_record_is_completed_by_what_the_engine_tells_of_the_request(database: Database) -> None:
+    """All counts of a stream that had none; the parts of one that had their sum; and what an answer said stays."""
+    told = {
+        "id-of-stream": ServedRequest("id-of-stream", 30_000, 384, 29_568, 5),
+        "id-of-gone": ServedRequest("id-of-gone", 100, 0, 0, 1),
+        "id-of-asked": ServedRequest("id-of-asked", 30_000, 29_952, 0, 9),
+        "id-of-other": ServedRequest("id-of-other", 30_000, 384, 384, 8),
+    }
+    asked = {"stream": Usage(), "gone": Usage(), "asked": Usage(30_000, 8, 29_952), "other": Usage(30_000, 8, 29_952)}
+    requests, looked = Requests(database, Events()), []
+
+    def served(engine: str) -> dict[str, ServedRequest]:
+        looked.append(engine)
+        return told
+
+    for session, usage in (*asked.items(), ("untold", Usage())):
+        outcome = Outcome.CLIENT_CLOSED if session == "gone" else Outcome.DONE
+        requests.keep(record(session, outcome, at=T0 + 1, usage=usage))
+    await requests.flush()
+    origins = RequestOrigins(database, Events(), served)
+    assert await origins.complete(T0 + 2) == 0, "the engine may not have written it down yet"
+    assert await origins.complete(T0 + 10) == 3
+    assert await origins.complete(T0 + 15) == 0
+    assert set(looked) == {"main-1"}
+    found = {view.session: view for view in await requests.newest(Filter(), 9)}
+    assert {
+        session: (one.input_tokens, one.output_tokens, one.cached_tokens, one.vram_tokens, one.host_tokens)
+        for session, one in found.items()
+    } == {
+        "stream": (30_000, 5, 29_952, 384, 29_568),
+        "gone": (100, 1, 0, 0, 0),
+        "asked": (30_000, 8, 29_952, 29_952, 0),
+        "other": (30_000, 8, 29_952, None, None),
+        "untold": (None, None, None, None, None),
+    }

@@ -29,6 +29,7 @@ SHARED = frozenset(
         "engine.config",
         "engine.residency_place",
         "engine.page_arena",
+        "engine.served",
         "engine.snapshot",
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import BindParameter, Integer, bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.store.models import RequestRow
@@ -29,11 +29,40 @@ async def without(session: AsyncSession, ended_after: float, limit: int) -> Sequ
     return (await session.scalars(query)).all()
 
 
-async def store(session: AsyncSession, found: Sequence[Mapping[str, int]]) -> None:
-    """Complete records: `row_id`, and tokens from `vram` and `host`."""
-    statement = update(TABLE).where(TABLE.c.id == bindparam("row_id"), TABLE.c.vram_tokens.is_(None))
-    values: dict[str, Any] = {"vram_tokens": bindparam("vram"), "host_tokens": bindparam("host")}
-    await session.execute(statement.values(values), list(found))
+async def untold(session: AsyncSession, ended_after: float, ended_before: float, limit: int) -> Sequence[RequestRow]:
+    """The newest requests that ended in between, that an engine has a name for, and whose counts are not all known."""
+    newest_id = await session.scalar(select(func.max(RequestRow.id))) or 0
+    ended = RequestRow.at + RequestRow.total_seconds
+    query = (
+        select(RequestRow)
+        .where(RequestRow.request_id.is_not(None), RequestRow.engine.is_not(None))
+        .where(or_(RequestRow.input_tokens.is_(None), RequestRow.vram_tokens.is_(None)))
+        .where(RequestRow.id > newest_id - LOOKED_AT, ended > ended_after, ended <= ended_before)
+        .order_by(RequestRow.id.desc())
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
+
+
+async def store(session: AsyncSession, found: Sequence[Mapping[str, int | None]]) -> None:
+    """Complete records: `row_id`, tokens of `input` and `output`, and of the input from `vram` and `host`. None is not
+    known; what is known already stays.
+    """
+    values: dict[str, Any] = {
+        name: func.coalesce(TABLE.c[name], found)
+        for name, found in {
+            "input_tokens": _given("input"),
+            "output_tokens": _given("output"),
+            "cached_tokens": _given("vram") + _given("host"),
+            "vram_tokens": _given("vram"),
+            "host_tokens": _given("host"),
+        }.items()
+    }
+    await session.execute(update(TABLE).where(TABLE.c.id == bindparam("row_id")).values(values), list(found))
+
+
+def _given(name: str) -> BindParameter[int | None]:
+    return bindparam(name, type_=Integer())
 
 
 async def totals_since(

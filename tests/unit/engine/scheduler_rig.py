@@ -35,6 +35,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from engine.served import ServedRequest
 from engine.transfer import Copier, CopyBatch, Finished
 from engine.transfer.cpu import copy_run, runs
 
@@ -156,6 +157,10 @@ class Rig:
     def slots(self) -> NDArray[np.uint8]:
         """The worker's host memory."""
         return self._worker.connector_worker.worker._arena.spans[0]
+
+    def served(self) -> list[ServedRequest]:
+        """What the requests came to that ended since the last call."""
+        return self.scheduler.connector.scheduler.manager.served.take()
 
     @property
     def running(self) -> list[str]:

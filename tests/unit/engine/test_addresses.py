@@ -86,7 +86,7 @@ def slots_in(order: list[int], pages: dict[str, int]) -> tuple[list[tuple[Run, .
     return slots[:2], slots[2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(order=st.permutations(range(24)), blocks_per_chunk=st.sampled_from([1, 2]), rising=st.booleans())
 def test_blocks_and_states_come_back_exactly_from_any_pages(
     order: list[int], blocks_per_chunk: int, rising: bool

@@ -24,7 +24,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(runs=RUNS, states=st.booleans())
 def test_run_after_run_nothing_wrong_is_served(
     tmp_path_factory: pytest.TempPathFactory, runs: list[Any], states: bool

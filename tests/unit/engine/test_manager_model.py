@@ -161,4 +161,4 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManager = ManagerMachine.TestCase
-TestManager.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestManager.settings = settings(max_examples=120, stateful_step_count=40)

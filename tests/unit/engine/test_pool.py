@@ -182,5 +182,5 @@ class ArcPoolMachine(PoolMachine):
 
 TestPool = PoolMachine.TestCase
 TestArcPool = ArcPoolMachine.TestCase
-TestArcPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TestPool.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestArcPool.settings = settings(max_examples=100, stateful_step_count=40)
+TestPool.settings = settings(max_examples=150, stateful_step_count=40)

@@ -268,7 +268,7 @@ STEPS = st.lists(
 SESSIONS = ("abcd", "abxy", "abcdefg", "kl", "klmnop", "q", "rstuvw", "abcdxx")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(runs=st.lists(STEPS, min_size=1, max_size=3), sizes=st.lists(st.integers(3, 14), min_size=4, max_size=4))
 def test_killed_at_any_moment_nothing_wrong_is_served(
     tmp_path_factory: pytest.TempPathFactory, runs: list[Any], sizes: list[int]

@@ -205,4 +205,4 @@ class KilledAndStarted(RuleBasedStateMachine):
 
 
 TestKilledAndStarted = KilledAndStarted.TestCase
-TestKilledAndStarted.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestKilledAndStarted.settings = settings(max_examples=80, stateful_step_count=30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.manager import TierManager
@@ -61,7 +61,6 @@ def test_steps_in_quick_succession_do_not_count_at_all() -> None:
     assert count.value() == 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("ab", min_size=2, max_size=6), max_size=8))
 def test_the_count_is_that_of_prompts_that_no_other_goes_on_from(prompts: list[str]) -> None:
     """Each prompt keeps a state before its last block: distinct ones of these, less those on the way to others."""

@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 from engine import plugin, spec
+from engine.served import ServedRequest
 from tests.unit.engine.scheduler_rig import BLOCK, FULL, LINEAR, PAGE, SLIDING, Chances, LateCopier, Rig, names
 
 LAYOUTS = {"attention": (FULL,), "windows": (FULL, SLIDING), "hybrid": (FULL, LINEAR)}
@@ -44,7 +45,11 @@ def test_nobody_reads_what_was_not_computed(
         monkeypatch.setattr(spec, "_copier", lambda *_, rng=chances.rng: LateCopier(rng))
         rig = Rig(tmp_path, tier(policy), LAYOUTS[layout])
         happened += live(rig, chances, STEPS)
+        served = [one.id for one in rig.served()]
+        assert len(served) == len(set(served))
+        happened["told"] += len(served)
         rig.close()
+    assert happened["asked"] - happened["given up"] <= happened["told"] <= happened["asked"]
     assert all(happened[what] for what in ("asked", "given up", "emptied", "loads", "preempted")), happened
 
 
@@ -90,4 +95,37 @@ def test_a_flipped_bit_costs_time_alone(
     rig.empty()
     rig.run("again", tokens)
     assert (rig.loads, rig.failed_loads) == (2, 1)
+    assert [(one.id, one.host_tokens) for one in rig.served()] == [("cold", 0), ("back", 0), ("again", 5 * BLOCK)]
+    rig.close()
+
+
+@pytest.mark.parametrize("policy", ["lru", "value"])
+def test_each_request_is_told_where_its_input_came_from(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both parts of what was cached, of whatever a client asked for, also when it left."""
+    chances = Chances(1)
+    monkeypatch.setattr(spec, "_copier", lambda *_: LateCopier(chances.rng))
+    rig = Rig(tmp_path, tier(policy), LAYOUTS["attention"])
+    tokens = chances.fresh(5 * BLOCK + 3)
+    rig.run("cold", tokens[: 2 * BLOCK + 3])
+    rig.run("grown", tokens)
+    rig.empty()
+    rig.run("host", tokens[: 3 * BLOCK + 3])
+    rig.run("both", tokens)
+    rig.add("gone", tokens, 60)
+    for _ in range(5):
+        rig.step()
+    rig.abort("gone")
+    rig.step()
+    length = len(tokens)
+    *ended, gone = rig.served()
+    assert ended == [
+        ServedRequest("cold", 2 * BLOCK + 3, 0, 0, 1),
+        ServedRequest("grown", length, 2 * BLOCK, 0, 1),
+        ServedRequest("host", 3 * BLOCK + 3, 0, 3 * BLOCK, 1),
+        ServedRequest("both", length, 3 * BLOCK, 2 * BLOCK, 1),
+    ]
+    assert (gone.id, gone.input_tokens, gone.vram_tokens, gone.host_tokens) == ("gone", length, 5 * BLOCK, 0)
+    assert 0 < gone.output_tokens <= 5
     rig.close()

@@ -134,7 +134,7 @@ def test_a_store_touches_its_slots_alone(make_bench: Callable[..., Bench]) -> No
 
 
 @given(data=st.data(), blocks_per_chunk=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_chunks_of_several_blocks_fit_wherever_they_begin(data: st.DataObject, blocks_per_chunk: int) -> None:
     """Whole chunks are stored; a load may begin in the middle of the first and end within the last."""
     rig = bench(blocks_per_chunk)

@@ -224,4 +224,4 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestArena.settings = settings(max_examples=120, stateful_step_count=40)

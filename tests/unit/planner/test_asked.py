@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput, TierdeckError
@@ -101,7 +101,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)  # a busy machine pauses now and then
 @given(name=st.sampled_from(sorted(MODELS)), data=st.data())
 def test_a_damaged_config_is_planned_or_refused(name: str, data: st.DataObject) -> None:
     """Any field may hold anything: a plan that is JSON, or an error of the deck's own with a path."""

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.demo.profile import DEMO_FLAGS, DEMO_KV_TRANSFER_CONFIG
@@ -294,7 +294,6 @@ def test_malformed_text_is_one_clear_error(text: str) -> None:
     assert not found.is_read
 
 
-@settings(deadline=None)  # a busy machine pauses now and then
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.derive.profile_text import Change, changes, parse_object
@@ -79,7 +79,6 @@ def test_a_key_that_is_written_twice_names_its_object(text: str, key: str) -> No
     assert f'"{key}" is written twice' in finding.message
 
 
-@settings(deadline=None)  # a busy machine pauses now and then
 @given(st.text())
 def test_any_text_gives_an_answer(text: str) -> None:
     """Whatever is pasted, reading it gives a value or findings, never an exception."""
@@ -87,7 +86,6 @@ def test_any_text_gives_an_answer(text: str) -> None:
     assert parsed.is_valid or parsed.findings[0].message
 
 
-@settings(deadline=None)  # a busy machine pauses now and then
 @given(st.dictionaries(st.text(), st.integers(-(10**18), 10**18) | st.text() | st.booleans() | st.none(), max_size=5))
 def test_valid_json_is_read_as_written(value: dict[str, Any]) -> None:
     """A JSON object comes back equal, in any script."""

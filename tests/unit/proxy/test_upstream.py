@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.proxy.upstream import MAX_HEAD_BYTES, MAX_HELD_BYTES, EngineAnswer, UpstreamClosed, UpstreamError
@@ -42,7 +42,6 @@ async def told(*pieces: bytes, is_to_head: bool = False, closes: bool = False) -
             return answer, body
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 200), max_size=6))
 def test_the_cuts_of_the_network_change_nothing(cuts: list[int]) -> None:
     """Early hints, a head, chunks with an extension and trailers, cut anywhere."""
