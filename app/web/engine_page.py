@@ -18,7 +18,7 @@ from app.web.fleet_page import field_labels
 from app.web.formats import Quantity
 from app.web.i18n import Gettext, Language
 from app.web.overview import present_numbers
-from app.web.retold import retold
+from app.web.retold import retold, why
 
 NOT_RUNNING = frozenset({EngineState.STOPPED, EngineState.FAILED})
 CAN_START = frozenset({EngineState.STOPPED, EngineState.FAILED, EngineState.BACKOFF, EngineState.DRAINING})
@@ -51,9 +51,9 @@ def engine_page(
         shell=shell,
         refresh_href=href,
         name=status.name,
-        badge=words.state_badge(status.state, _),
+        badge=words.engine_badge(status, _),
         since=status.since,
-        cause=" ".join(retold(part, _) for part in (status.cause, status.held) if part),
+        cause=why(status, _),
         advice=words.advice(status.error_code, _),
         phase=words.phase(status.phase or "", _),
         progress=status.progress if status.state is EngineState.STARTING else None,

@@ -17,7 +17,7 @@ from app.web.contexts import FleetsPage
 from app.web.finding_words import told_error
 from app.web.fleet_blocks import FleetBlock, FleetButton, FleetEngineLine, FleetFact
 from app.web.i18n import Gettext, Language
-from app.web.retold import retold
+from app.web.retold import why
 
 HREF = "/fleets"
 API = "/api/v1/fleets"
@@ -126,9 +126,9 @@ def _engine(engine: EngineStatus, view: FleetView, facts: FleetFacts, language: 
     return FleetEngineLine(
         name=engine.name,
         href=f"/engines/{quote(engine.name)}",
-        badge=words.state_badge(engine.state, _),
+        badge=words.engine_badge(engine, _),
         since=engine.since,
-        cause=retold(engine.cause, _) if not engine.serves else "",
+        cause=why(engine, _) if not engine.serves else "",
         is_leaving=engine.leaving,
         waits_for=field_labels(engine.restart_for, _),
         port=engine.port,

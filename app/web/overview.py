@@ -15,7 +15,7 @@ from app.web import formats, words
 from app.web.blocks import ChartBlock, Choice, EngineLine, FiringAlert, Share, Shell, Tile
 from app.web.contexts import OverviewPage
 from app.web.i18n import Gettext, Language
-from app.web.retold import retold
+from app.web.retold import retold, why
 
 WINDOWS = ("5m", "1h", "6h", "24h", "7d")
 DEFAULT_WINDOW = "1h"
@@ -172,9 +172,9 @@ def _engine_line(engine: EngineStatus, numbers: EngineNumbers | None, now: float
         name=engine.name,
         href=_engine_href(engine.name),
         fleet=engine.fleet,
-        badge=words.state_badge(engine.state, _),
+        badge=words.engine_badge(engine, _),
         since=engine.since,
-        cause=retold(engine.cause, _),
+        cause=why(engine, _),
         profile=f"{engine.wanted_profile} v{version}",
         profile_href=f"/profiles/{quote(engine.wanted_profile)}?version={version}",
         uptime=formats.duration(now - engine.started_at if engine.started_at and is_alive else None),

@@ -13,6 +13,7 @@ from app.alerts.phrases import Phrase
 from app.rollouts.holds import Hold
 from app.supervisor.causes import Cause
 from app.supervisor.log_causes import LogCause
+from app.supervisor.status import EngineStatus
 from app.web.i18n import Gettext
 
 _PLACE = re.compile(r"%\((\w+)\)s")
@@ -34,6 +35,11 @@ def retold(text: str, _: Gettext, depth: int = 0) -> str:
         told = _(template) % values
         return f"{told} {rest}" if rest else told
     return text
+
+
+def why(engine: EngineStatus, _: Gettext) -> str:
+    """What brought an engine into its state, and why requests are kept from it."""
+    return " ".join(retold(part, _) for part in (engine.cause, engine.held) if part)
 
 
 @cache

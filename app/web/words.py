@@ -11,6 +11,7 @@ from typing import Any
 
 from app.derive.headline import Headline
 from app.supervisor.states import EngineState
+from app.supervisor.status import EngineStatus
 from app.web import formats
 from app.web.blocks import Sentence, StateBadge
 from app.web.i18n import Gettext, Language
@@ -41,6 +42,13 @@ def state_badge(state: EngineState, _: Gettext) -> StateBadge:
             return StateBadge(state.value, _("failed"), "failed")
         case EngineState.STOPPED:
             return StateBadge(state.value, _("stopped"), "off")
+
+
+def engine_badge(engine: EngineStatus, _: Gettext) -> StateBadge:
+    """What an engine is doing: its state, unless it is ready and requests are kept from it."""
+    if engine.state is EngineState.READY and engine.held:
+        return StateBadge(engine.state.value, _("held back"), "working")
+    return state_badge(engine.state, _)
 
 
 def runs(version: str | None, _: Gettext) -> str:

@@ -111,6 +111,7 @@ async def test_each_request_leaves_its_numbers(deck: Deck) -> None:
         for path in asked:
             second, first = await _records(client, path, 2)
             assert first["outcome"] == second["outcome"] == "done"
+            assert second["vram_tokens"] == second["cached_tokens"] and second["host_tokens"] == 0, path
             assert first["path"] == second["path"] == path
             assert first["input_tokens"] == second["input_tokens"] > BLOCK
             assert second["cached_tokens"] == second["input_tokens"] // BLOCK * BLOCK, path
@@ -118,14 +119,41 @@ async def test_each_request_leaves_its_numbers(deck: Deck) -> None:
             assert second["first_byte_seconds"] <= second["total_seconds"]
 
 
+async def test_a_request_that_asked_for_no_counts_and_one_whose_client_left_have_them_too(deck: Deck) -> None:
+    """The engine's scheduler knows them: a stream that goes on from the host, and one that is broken off."""
+    tokens = prompt(2, LENGTH)
+    async with deck.client() as client:
+        body = {
+            "model": MODEL,
+            "prompt": tokens,
+            "max_tokens": 3,
+            "ignore_eos": True,
+            "stream": True,
+            "user": "of the host",
+        }
+        assert (await client.post("/v1/completions", json=body)).status_code == 200
+        body |= {"max_tokens": 5_000, "user": "of one who left"}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            async for _ in answer.aiter_bytes():
+                break
+        [whole] = await _records(client, "the host", 1)
+        [left] = await _records(client, "one who left", 1)
+    blocks = LENGTH // BLOCK * BLOCK
+    assert (whole["outcome"], whole["input_tokens"], whole["output_tokens"]) == ("done", LENGTH, 3)
+    assert whole["vram_tokens"] + whole["host_tokens"] == whole["cached_tokens"] == blocks
+    assert whole["host_tokens"] > 0
+    assert (left["outcome"], left["input_tokens"], left["vram_tokens"]) == ("client_closed", LENGTH, blocks)
+    assert 0 < left["output_tokens"] < 5_000
+
+
 async def _records(client: httpx.AsyncClient, path: str, count: int) -> list[dict[str, Any]]:
-    """The newest requests of a session that is called after its path, newest first, once so many are written."""
+    """The newest requests of a session that is called after its path, newest first, once so many are complete."""
     async with asyncio.timeout(LIMIT_SECONDS):
         async for _ in events(client, "scrape"):
             answer = await client.get("/api/v1/requests", params={"session": f"of {path}"})
-            found: list[dict[str, Any]] = answer.json()["requests"]
-            if len(found) >= count:
-                return found[:count]
+            found: list[dict[str, Any]] = answer.json()["requests"][:count]
+            if len(found) == count and all(one["vram_tokens"] is not None for one in found):
+                return found
     raise AssertionError("the event stream ended")
 
 

@@ -66,3 +66,15 @@ async def test_restart_and_drain_say_where_requests_go(tmp_path: Path) -> None:
         application.state.deck.engines.set("main-2", state=EngineState.STOPPED)
         page = await _page(client, "/engines/main-1")
         assert (page.count(others), page.count(door)) == (0, 2)
+
+
+@pytest.mark.parametrize("path", ["/", "/engines/main-1", "/fleets"])
+async def test_an_engine_that_is_ready_and_kept_out_of_traffic_says_why(tmp_path: Path, path: str) -> None:
+    """Wherever its state is shown, so that "1 of 2 ready" never stands over two rows that are."""
+    why = "Rollout 7 tests engine main-1."
+    application = fake_deck.build(tmp_path, "busy")
+    async with running(application) as client:
+        assert why not in await _page(client, path)
+        application.state.deck.engines.hold("main-1", why)
+        page = await _page(client, path)
+    assert "held back" in page and why in page
