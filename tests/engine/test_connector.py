@@ -23,6 +23,7 @@ from engine.sizing import SlotPlan, plan_slots
 pytestmark = pytest.mark.engine
 
 LENGTH, BLOCK = 30_000, 384
+LONG_SEEDS = (101, 102, 103)
 WHOLE_BLOCKS = LENGTH // BLOCK * BLOCK
 
 
@@ -30,7 +31,7 @@ def test_sessions_pushed_out_of_vram_come_back_from_host_memory(real_engine: str
     """Three prompts of 30,000 tokens, of which VRAM holds not two, and then the same again: the host serves
     all their whole blocks, the tokens are those of the cold run, and the first comes 20 times sooner.
     """
-    prompts = [prompt(seed, LENGTH) for seed in (101, 102, 103)]
+    prompts = [prompt(seed, LENGTH) for seed in LONG_SEEDS]
     before = metrics(real_engine)
     cold = [complete(real_engine, tokens) for tokens in prompts]
     pushed_out = metrics(real_engine)
@@ -100,8 +101,8 @@ def test_a_bad_configuration_ends_the_start_with_one_sentence(demo_model: Path, 
 
 
 def _push_out(base_url: str) -> None:
-    """Enough other tokens to fill the VRAM."""
-    for seed in (501, 502):
+    """Enough other tokens to fill the VRAM: long sessions, which come from the host if it has them."""
+    for seed in LONG_SEEDS:
         complete(base_url, prompt(seed, LENGTH), 1)
 
 

@@ -25,11 +25,10 @@ from app.supervisor.processes import process_table
 from benchmarks.real_engine import complete, prompt
 from tests.engine.deck_rig import MODEL, Deck, running_deck, shared_memory
 from tests.fakes.receiver import Receiver, running_receiver
-from tests.integration.streaming_clients import events
+from tests.integration.streaming_clients import LIMIT_SECONDS, events
 
 pytestmark = pytest.mark.engine
 
-LIMIT_SECONDS = 240.0
 LENGTH = 20_000
 BLOCK = 384
 
