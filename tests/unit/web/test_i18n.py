@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 
 import pytest
@@ -53,16 +54,22 @@ KEYWORDS = {"_": None, "t": None, "gettext": None, "ngettext": (1, 2)}
 
 def messages_in_use() -> set[str]:
     """Every message of the code, the templates and the scripts; of plural ones the singular."""
+    return {one for directory in ("app/web", "templates", "static/js") for one in messages_in(directory)} | (
+        sentences_of_findings()
+    )
+
+
+def messages_in(directory: str) -> set[str]:
+    """Of one directory of the project."""
     found = set()
-    for directory in ("app/web", "templates", "static/js"):
-        for _, _, message, _, _ in extract_from_dir(
-            PROJECT_ROOT / directory,
-            [(pattern.removeprefix(directory + "/"), method) for pattern, method in METHODS],
-            {pattern.removeprefix("templates/"): options for pattern, options in OPTIONS.items()},
-            keywords=KEYWORDS,
-        ):
-            found.add(message if isinstance(message, str) else message[0])
-    return found | sentences_of_findings()
+    for _, _, message, _, _ in extract_from_dir(
+        PROJECT_ROOT / directory,
+        [(pattern.removeprefix(directory + "/"), method) for pattern, method in METHODS],
+        {pattern.removeprefix("templates/"): options for pattern, options in OPTIONS.items()},
+        keywords=KEYWORDS,
+    ):
+        found.add(message if isinstance(message, str) else message[0])
+    return found
 
 
 def sentences_of_findings() -> set[str]:
@@ -114,6 +121,12 @@ def test_extraction_sees_all_three_kinds_of_files() -> None:
         "Try again",
         "Prefix caching is off: the connector would store blocks that no request can find again.",
     } <= messages_in_use()
+
+
+def test_the_scripts_are_given_every_message_that_they_use() -> None:
+    """A page hands its scripts those that the catalogue has for them; what it leaves out would stay English."""
+    given = json.loads(choose("zh", None).script_messages)
+    assert not messages_in("static/js") - set(given)
 
 
 def test_every_message_has_a_translation() -> None:
