@@ -7,40 +7,48 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.real_engine import complete, metrics, prompt
+from benchmarks.real_engine import EngineProcess, complete, metrics, prompt
 from benchmarks.restart import HITS, Ending, Rig, end, whole_blocks
 
 pytestmark = pytest.mark.engine
 
 LENGTHS = (3_000, 8_000)
+WHOLE = sum(whole_blocks(length) for length in LENGTHS)
+PROMPTS = [prompt(900 + length, length) for length in LENGTHS]
+KILLED = Ending("SIGKILL", "worker", "storing")
+HALF = {"cpu_bytes_to_use": "512MiB", "mamba_state_slots_reference_tokens": 16_384}
+TAKEN_OVER = "were taken over from another eviction_policy"
 
 
-@pytest.mark.parametrize(
-    ("policy", "policy_then"), [("lru", "lru"), ("value", "value"), ("lru", "value"), ("value", "lru")]
-)
-def test_sessions_outlive_a_killed_engine(tmp_path: Path, demo_model: Path, policy: str, policy_then: str) -> None:
-    """SIGKILL of the worker while a prompt is stored, then a start with half the memory (and another split, where
-    there is one) under the same policy or one that lays it out otherwise: all whole blocks of both sessions come from
-    the host, the answers are the same, nothing else is left behind.
+def ask(engine: EngineProcess) -> tuple[list[tuple[int, ...]], float]:
+    """The answers to both sessions, and how many of their tokens came from the host."""
+    before = metrics(engine.base_url).get(HITS, 0.0)
+    answers = [complete(engine.base_url, tokens).tokens for tokens in PROMPTS]
+    return answers, metrics(engine.base_url).get(HITS, 0.0) - before
+
+
+def test_sessions_outlive_engines_that_are_killed_one_after_the_other(tmp_path: Path, demo_model: Path) -> None:
+    """SIGKILL of the worker while a prompt is stored, again and again, and each time a start with another profile: half
+    the memory and another split, one arena in its place, an arena as large as before, and a split again. Each time all
+    whole blocks of both sessions come from the host, and the answers are the same; nothing else is left behind.
     """
-    rig = Rig(tmp_path, demo_model, f"test-{os.getpid()}", policy)
-    prompts = [prompt(900 + length, length) for length in LENGTHS]
+    rig = Rig(tmp_path, demo_model, f"test-{os.getpid()}")
+    profiles = (("lru", HALF), ("value", HALF), ("value", {}), ("lru", HALF))
     try:
         with rig.engine() as engine:
-            cold = [complete(engine.base_url, tokens) for tokens in prompts]
+            cold, _ = ask(engine)
             complete(engine.base_url, prompt(1, 900))  # a step later, the last stores are acknowledged
-            end(engine, Ending("SIGKILL", "worker", "storing"), prompts[0], 2)
-        smaller = {"cpu_bytes_to_use": "512MiB", "mamba_state_slots_reference_tokens": 16_384}
-        with rig.engine(eviction_policy=policy_then, **smaller) as engine:
-            before = metrics(engine.base_url).get(HITS, 0.0)
-            back = [complete(engine.base_url, tokens) for tokens in prompts]
-            served = metrics(engine.base_url)[HITS] - before
-            said = engine.log.read_text()
-            assert "contents outlive the engine" in said
-            assert ("were taken over from another eviction_policy" in said) is (policy_then != policy)
-            end(engine, Ending("SIGTERM", "API server", "idle"), prompts[0], 3)
-        assert [answer.tokens for answer in back] == [answer.tokens for answer in cold]
-        assert served == sum(whole_blocks(length) for length in LENGTHS)
+            end(engine, KILLED, PROMPTS[0], 2)
+        policy_before = "lru"
+        for number, (policy, profile) in enumerate(profiles):
+            with rig.engine(eviction_policy=policy, **profile) as engine:
+                assert ask(engine) == (cold, WHOLE), (number, policy)
+                said = engine.log.read_text()
+                assert "contents outlive the engine" in said
+                assert (TAKEN_OVER in said) is (policy != policy_before)
+                policy_before = policy
+                is_last = number + 1 == len(profiles)
+                end(engine, Ending("SIGTERM", "API server", "idle") if is_last else KILLED, PROMPTS[0], 3 + number)
         assert rig.left_over() == []
         assert rig.memory.exists()
     finally:
