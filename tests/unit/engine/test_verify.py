@@ -114,7 +114,10 @@ def test_the_manager_hears_of_it_before_the_load_ends_for_it() -> None:
     group = SimpleNamespace(next_stored_chunk_idx=7)
     half = SimpleNamespace(
         _req_status={"bad": SimpleNamespace(group_states=(group,))},
-        manager=SimpleNamespace(load_failed=lambda requests: order.append(f"failed {sorted(requests)}")),
+        manager=SimpleNamespace(
+            load_failed=lambda requests: order.append(f"failed {sorted(requests)}"),
+            served=SimpleNamespace(lost=lambda requests: order.append(f"lost {sorted(requests)}")),
+        ),
         update_connector_output=lambda output: order.append("ended"),
     )
 
@@ -122,7 +125,7 @@ def test_the_manager_hears_of_it_before_the_load_ends_for_it() -> None:
         connector.connector_scheduler = half
 
     Engine(upstream).connector.update_connector_output(KVConnectorOutput(failed_recving={"bad"}))
-    assert order == ["failed ['bad']", "ended"]
+    assert order == ["failed ['bad']", "lost ['bad']", "ended"]
     assert group.next_stored_chunk_idx == 0
 
 
