@@ -33,7 +33,8 @@ class RunFacts:
     marker: str
     started_at: float
     version: int | None
-    adopted: bool
+    served_before: bool
+    """An earlier deck saw it serve."""
     given: Given | None
     """What its fleet gave it; None for a process that an earlier release started."""
 
@@ -51,7 +52,7 @@ class Run:
         on_lines: Callable[[int], None],
     ) -> None:
         self.facts = facts
-        self.phase: Phase = phases.ADOPTED if facts.adopted else phases.LAUNCHED
+        self.phase: Phase = phases.ADOPTED if facts.served_before else phases.LAUNCHED
         self.has_served = False
         self.listening = asyncio.Event()
         self.last_life = time.monotonic()

@@ -123,9 +123,8 @@ class EngineWork:
             return False
         self._served_before = recorded.state in _SERVED_BEFORE
         started_at = processes.start_time(process, time.time())
-        facts = RunFacts(
-            process, recorded.marker, started_at, recorded.running_version, adopted=True, given=recorded.given
-        )
+        version, given = recorded.running_version, recorded.given
+        facts = RunFacts(process, recorded.marker, started_at, version, self._served_before, given)
         self._watch(facts, self.log_file.end if self._served_before else record.log_start)
         return True
 
@@ -266,7 +265,7 @@ class EngineWork:
             sentence = Cause.NOT_LAUNCHED % {"interpreter": spec.interpreter, "why": error.strerror}
             return Fault("launch_failed", sentence, fatal=True)
         self._tree = ProcessTree(spec.name, record, self._record_path, process, self._deck.devices)
-        facts = RunFacts(process, marker, now, spec.profile.number, adopted=False, given=spec.given)
+        facts = RunFacts(process, marker, now, spec.profile.number, served_before=False, given=spec.given)
         self._watch(facts, record.log_start)
         self._served_before = False
         self._tell()

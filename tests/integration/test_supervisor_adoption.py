@@ -32,7 +32,11 @@ from tests.integration.supervisor_rig import READY, settings, supervising
 async def main() -> None:
     config = settings(Path(sys.argv[1]))
     async with supervising(config, Database(config.resolved_database_url)) as rig:
-        await rig.until(READY)
+        for phase in sys.argv[2:]:
+            while rig.engines.status("one").phase != phase:
+                await rig.engines.changed()
+        if not sys.argv[2:]:
+            await rig.until(READY)
         ready = await rig.engines.start("one")  # changes nothing; answered once the state is written
         print(ready.pid, flush=True)
         await asyncio.Event().wait()
@@ -41,10 +45,12 @@ asyncio.run(main())
 """
 
 
-async def killed_deck(data_dir: Path) -> int:
-    """A deck in a process of its own, killed by SIGKILL once its engine was ready; the engine's pid."""
+async def killed_deck(data_dir: Path, *phases: str) -> int:
+    """A deck in a process of its own, killed by SIGKILL once its engine was ready, or was starting and had got to the
+    last of these phases; the engine's pid.
+    """
     deck = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", DECK, str(data_dir)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", DECK, str(data_dir), *phases), cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
     assert deck.stdout is not None
     while not (line := await asyncio.wait_for(deck.stdout.readline(), 30)).strip().isdigit():
@@ -72,6 +78,22 @@ async def test_killed_deck_and_its_successor(tmp_path: Path) -> None:
             await rig.engines.stop("one")
             await rig.until(STOPPED)
             assert marked(row.marker) == [] and not is_alive(pid)
+
+
+async def test_an_engine_that_was_starting_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The next deck reads from its log how far it is, and is told what comes."""
+    loading = "Loading the weights"
+    async with prepared(tmp_path, Engine({"fake-start-seconds": 3600}, wanted="running")) as (config, database):
+        pid = await killed_deck(tmp_path, loading)
+        async with supervising(config, database) as rig:
+            async with asyncio.timeout(30):
+                while (status := rig.engines.status("one")).phase != loading:
+                    await rig.engines.changed()
+            assert (status.state, status.pid) == (EngineState.STARTING, pid)
+            assert status.progress is not None and 0.3 < status.progress < 0.5
+            await rig.engines.stop("one")
+            await rig.until(STOPPED)
+            assert not is_alive(pid)
 
 
 async def test_adopted_engine_is_watched(tmp_path: Path) -> None:
