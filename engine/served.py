@@ -30,7 +30,16 @@ _SAMPLE: Final = re.compile(r"(\d+)_(?=[a-z])")
 _RANDOM: Final = re.compile(r"-[0-9a-f]{8}$")
 _PROMPT: Final = re.compile(r"-\d+$")
 _TURN: Final = re.compile(r"_\d+$")
-_ENDPOINTS: Final = ("chatcmpl-", "cmpl-")
+#: Whether an endpoint numbers its prompts.
+_ENDPOINTS: Final = {
+    "chatcmpl-": False,
+    "generate-tokens-": False,
+    "cmpl-": True,
+    "embd-": True,
+    "classify-": True,
+    "score-": True,
+    "pooling-": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ def asked_as(internal_id: str) -> tuple[str, int]:
     rest = rest[sample.end() :] if sample else rest
     endpoint = next((found for found in _ENDPOINTS if rest.startswith(found)), "")
     rest = rest.removeprefix(endpoint)
-    if endpoint == "cmpl-":
+    if _ENDPOINTS.get(endpoint):
         rest = _PROMPT.sub("", rest)
     if rest.startswith("resp_"):
         rest = _TURN.sub("", rest)

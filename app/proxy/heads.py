@@ -80,13 +80,13 @@ class BoundedHeads(HttpToolsProtocol):
 
     def _refuse(self) -> None:
         self._is_refused = True
-        method, path = self.parser.get_method() or b"", self.url.partition(b"?")[0]
-        self._refused(method.decode("latin-1"), path.decode("latin-1"))
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # another answer is on its way there, or will be: no place for this one
             return
+        method, path = self.parser.get_method() or b"", self.url.partition(b"?")[0]
+        self._refused(method.decode("latin-1"), path.decode("latin-1"))
         self.transport.write(_answer(self._error(), self.url))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)

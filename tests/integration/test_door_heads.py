@@ -92,6 +92,7 @@ async def test_a_body_is_no_head() -> None:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readuntil(b"\r\n\r\n")
         writer.close()
+        assert not [record for record in deck.ledger.records if record.status == 431]  # that request has its own
     assert [len(exchange.body) for exchange in upstream.exchanges] == [len(body)] * 3
 
 

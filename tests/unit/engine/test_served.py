@@ -45,7 +45,8 @@ def tell(engine: Path, *requests: Any, most_bytes: int = 1 << 20) -> None:
         ("resp_0a1b-9f00aa11", ("resp_0a1b", 0)),
         ("resp_0a1b_1-9f00aa11", ("resp_0a1b", 0)),
         ("chatcmpl-d6f8f25a0d0c4f0b9a54f1d6", ("d6f8f25a0d0c4f0b9a54f1d6", 0)),
-        ("embd-x-0-9f00aa11", ("embd-x-0", 0)),
+        ("embd-0a1b-3-9f00aa11", ("0a1b", 0)),
+        ("other-0a1b-9f00aa11", ("other-0a1b", 0)),
         ("", ("", 0)),
     ],
 )
