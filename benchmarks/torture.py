@@ -7,7 +7,7 @@ token that was just as likely as the other, it is a tie: rounding decided, not t
 once, the first token's log-probability must be within what batching alone changes. Checksums of all slots are on
 (`verify`).
 
-How often rounding decides depends on the processor: what is computed behind a cached prefix is computed in other pieces.
+How often rounding decides depends on the processor: behind a cached prefix, the rest is computed in other pieces.
 `--policy none` asks the same of an engine without a host tier, whose differences are its own.
 """
 
