@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from app.demo.model import build_demo_model
 from benchmarks.real_engine import EngineProcess, running_engine
 
-# Hypothesis' own profile for continuous integration, everywhere: the same examples in each run, and none of them timed,
-# because a busy machine is slow at times.
-settings.load_profile("ci")
+# Examples are not timed: a busy machine is slow at times. All else is as Hypothesis has it.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def test_prompts_are_added_up_and_samples_share_theirs(engine: Path) -> None:
     }
 
 
-def test_one_that_never_had_blocks_is_not_told_and_one_that_is_pushed_out_is_told_once(engine: Path) -> None:
+def test_one_that_never_had_blocks_is_not_told_and_one_that_is_pushed_out_is_told_once() -> None:
     """vLLM takes the statistics away at the first token; a request that begins again has none."""
     book, one = ServedBook(), request("cmpl-a-0-00000000", 100, 10, 20, 3)
     book.ended(request("cmpl-never-0-00000000"))
@@ -85,7 +85,7 @@ def test_one_that_never_had_blocks_is_not_told_and_one_that_is_pushed_out_is_tol
     assert book.take() == []
 
 
-def test_what_could_not_be_loaded_was_computed(engine: Path) -> None:
+def test_what_could_not_be_loaded_was_computed() -> None:
     """And only of that one request."""
     book = ServedBook()
     found = [request(name, 100, 10, 20) for name in ("bad", "good")]
