@@ -36,6 +36,8 @@ class PageArena:
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self.free = 0
+        #: Slots as they were given back, by pages: what comes next is most often just as long.
+        self._whole: dict[int, list[tuple[Run, ...]]] = {}
         self._runs: dict[int, int] = {}  # first page -> pages
         self._ends: dict[int, int] = {}  # page behind the run -> first page
         #: What is left of the run that pages were taken from last. It is in neither of the two.
@@ -45,6 +47,7 @@ class PageArena:
     def clear(self) -> None:
         """Everything is free again."""
         self.free = self.pages
+        self._whole = {}
         self._runs = {0: self.pages} if self.pages else {}
         self._ends = {self.pages: 0} if self.pages else {}
         self._next = self._left = 0
@@ -62,7 +65,7 @@ class PageArena:
         if begin < self.pages:
             free.append(Run(begin, self.pages - begin))
         self.free = sum(run.pages for run in free)
-        self._runs, self._ends = {}, {}
+        self._whole, self._runs, self._ends = {}, {}, {}
         self._next = self._left = 0
         for run in free:
             self._join(*run)
@@ -72,7 +75,10 @@ class PageArena:
         if pages > self.free:
             return None
         self.free -= pages
-        if pages > self._left:
+        same = self._whole.get(pages)
+        if same:
+            return same.pop()
+        if self._whole or pages > self._left:
             return self._take_several(pages)
         first = self._next
         self._next += pages
@@ -80,8 +86,10 @@ class PageArena:
         return (Run(first, pages),)
 
     def _take_several(self, pages: int) -> tuple[Run, ...]:
+        self._join_whole()
         if self._left:
             self._join(self._next, self._left)
+            self._left = 0
         taken: list[Run] = []
         while pages:
             first, length = self._runs.popitem()
@@ -93,10 +101,22 @@ class PageArena:
         return tuple(taken)
 
     def give(self, runs: tuple[Run, ...]) -> None:
-        """Take pages back and join them with free neighbours."""
-        for first, length in runs:
-            self.free += length
-            self._join(first, length)
+        """Take the pages of a slot back."""
+        self.give_slots([runs], sum(run.pages for run in runs))
+
+    def give_slots(self, slots: list[tuple[Run, ...]], pages: int) -> None:
+        """Take slots of so many pages each back."""
+        if pages:
+            self.free += pages * len(slots)
+            self._whole.setdefault(pages, []).extend(slots)
+
+    def _join_whole(self) -> None:
+        """What was given back becomes pages like others, with its free neighbours."""
+        for slots in self._whole.values():
+            for runs in slots:
+                for first, length in runs:
+                    self._join(first, length)
+        self._whole.clear()
 
     def _join(self, first: int, length: int) -> None:
         before = self._ends.pop(first, None)

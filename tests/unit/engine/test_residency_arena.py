@@ -46,7 +46,7 @@ def test_a_new_engine_finds_every_session_where_it_was(tmp_path: Path, workers: 
 def test_fragments_are_put_together_again(tmp_path: Path) -> None:
     """Slots on pages that are no neighbours, because what lay between them went and came."""
     sessions = [chr(97 + number * 7 % 26) + "bcdefgh"[: 2 + number * number % 5] for number in range(60)]
-    engine = ArenaEngine(tmp_path, "one", arena_layout(67))
+    engine = ArenaEngine(tmp_path, "one", arena_layout(43))
     for blocks in sessions:
         engine.session(blocks)
     runs = [len(state.pages) for state in engine.manager._arena.states]
@@ -54,7 +54,7 @@ def test_fragments_are_put_together_again(tmp_path: Path) -> None:
     before = [engine.found(blocks) for blocks in sessions]
     assert sum(map(bool, before)) >= 3
     engine.kill()
-    engine = ArenaEngine(tmp_path, "two", arena_layout(67))
+    engine = ArenaEngine(tmp_path, "two", arena_layout(43))
     assert [engine.found(blocks) for blocks in sessions] == before
     engine.kill()
 
