@@ -312,6 +312,9 @@ class OneArena:
             states = [state for state in states if state.block.state is state]
             if states:
                 self._rank(visit, states)
+        for state in visit.held:
+            if not state.gain and state.block.state is state:
+                self._states_above(state.block)  # whoever made it had to leave it, because this request held it
         visit.forget()
 
     def _states_above(self, tip: Block) -> tuple[list[State], Block | None]:

@@ -199,6 +199,17 @@ def test_a_state_behind_blocks_that_found_no_place_is_given_up() -> None:
     assert (names.SLOTS_USED, "state", names.ALL_GROUPS) not in counts(tier)
 
 
+def test_a_state_without_blocks_that_another_request_waited_for_is_given_up_too() -> None:
+    """Whoever made it could not give it up when it ended."""
+    tier = manager()
+    gone, waiting = Request(tier, "gone", "ab"), Request(tier, "waiting", "ab")
+    gone.store(gone.states(2))
+    assert waiting.lookup_blocks() == 0
+    gone.finish()
+    waiting.finish()
+    assert not counts(tier).get((names.SLOTS_USED, "state", names.ALL_GROUPS))
+
+
 def test_a_chunked_prefill_keeps_its_first_blocks_until_the_state_is_made() -> None:
     """Blocks come step by step, the state at the end; others may be evicted meanwhile, these not."""
     tier = manager(pages=6)
