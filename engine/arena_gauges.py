@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from engine import metric_names as names
-from engine.layout import PoolName
 from engine.metrics import Recorder
 from engine.one_arena import OneArena
 from engine.visits import Visit
@@ -15,14 +14,12 @@ from engine.visits import Visit
 PATIENCE: Final = 200.0
 
 
-class _PoolUse(NamedTuple):
-    """One kind of slot as the metrics have it."""
-
-    pool: PoolName
-    slots: int
-    used: int
-    pinned: int
-    pages: int
+_SLOT_GAUGES: Final = (names.SLOTS, names.SLOTS_USED, names.SLOTS_PINNED)
+_SERIES: Final = (
+    *((name, (pool, names.ALL_GROUPS)) for pool in names.POOLS for name in _SLOT_GAUGES),
+    *((names.HOST_BYTES, (pool,)) for pool in names.POOLS),
+    (names.RESTORABLE_SESSIONS, ()),
+)
 
 
 class ArenaGauges:
@@ -36,15 +33,10 @@ class ArenaGauges:
 
     def record(self, recorder: Recorder, visits: Collection[Visit]) -> None:
         """All gauges, while these requests run."""
-        for use in self._pools(visits):
-            recorder.gauge(names.SLOTS, use.slots, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.SLOTS_USED, use.used, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.SLOTS_PINNED, use.pinned, use.pool, names.ALL_GROUPS)
-            recorder.gauge(names.HOST_BYTES, use.pages * self._page_bytes, use.pool)
-        recorder.gauge(names.RESTORABLE_SESSIONS, len(self._arena.leaves))
+        recorder.gauge_all(_SERIES, self._values(visits))
 
-    def _pools(self, visits: Collection[Visit]) -> tuple[_PoolUse, _PoolUse]:
-        """Both kinds of slot. There is no split: what states do not take counts as room for blocks, and of
+    def _values(self, visits: Collection[Visit]) -> tuple[int, ...]:
+        """In the order of the series. There is no split: what states do not take counts as room for blocks, and of
         states there could be as many as there are and fit into what is free.
         """
         arena, plan = self._arena, self._arena.plan
@@ -56,8 +48,10 @@ class ArenaGauges:
         block_slots = block_pages // plan.token_pages if plan.token_pages else 0
         state_slots = states + arena.pages.free // plan.state_pages if plan.state_pages else 0
         return (
-            _PoolUse("token", block_slots, blocks, pinned_blocks, block_pages if plan.token_pages else 0),
-            _PoolUse("state", state_slots, states, pinned_states, state_pages if plan.token_pages else plan.pages),
+            *(block_slots, blocks, pinned_blocks, state_slots, states, pinned_states),
+            (block_pages if plan.token_pages else 0) * self._page_bytes,
+            (state_pages if plan.token_pages else plan.pages) * self._page_bytes,
+            len(arena.leaves),
         )
 
     def _pinned(self, visits: Collection[Visit]) -> tuple[int, int]:

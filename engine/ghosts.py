@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
 from engine.policies.reuse import BINS, EDGES
 from engine.prefix_tree import Klass
@@ -36,8 +37,7 @@ class SeenBlocks:
             return known
         if known:
             self._add_child(chain[known - 1], chain[known])
-        for at in range(known, len(chain) - 1):
-            children[chain[at]] = chain[at + 1]
+        children.update(zip(chain[known:-1], chain[known + 1 :], strict=True))
         children[chain[-1]] = None
         while len(children) > self._most:
             children.popitem(last=False)
@@ -61,16 +61,15 @@ class SeenBlocks:
         self._children.clear()
 
 
-class Record(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Record:
     """A boundary at which a session could go on."""
 
     at: float
     klass: Klass
     turns: int
     long_gaps: int
-
-
-_Entry: TypeAlias = tuple[bytes, Record]
+    waits: bool = True  # unused, and not replaced or forgotten
 
 
 class Boundaries:
@@ -81,48 +80,49 @@ class Boundaries:
         self._most = most
         self._aged = aged  # is told which bin of age one has reached unused
         #: By bin of age, the oldest first. What was replaced or taken out stays until its turn comes.
-        self._waiting: list[deque[_Entry]] = [deque() for _ in range(BINS - 1)]
+        self._waiting: list[deque[Record]] = [deque() for _ in range(BINS - 1)]
         self._entries = 0
 
     def set(self, block_hash: bytes, record: Record, age_bin: int = 0) -> None:
         """The newest one. It may have got to its age elsewhere."""
+        self.pop(block_hash)
         self._records[block_hash] = record
-        self._records.move_to_end(block_hash)
         if len(self._records) > self._most:
-            self._records.popitem(last=False)
+            self._records.popitem(last=False)[1].waits = False
         if age_bin < BINS - 1:
-            self._waiting[age_bin].append((block_hash, record))
+            self._waiting[age_bin].append(record)
             self._entries += 1
 
     def let_age(self, now: float) -> None:
         """Time has passed. Each one moves on from bin to bin, and into each only once."""
         for at, waiting in enumerate(self._waiting):
-            if waiting and waiting[0][1].at + EDGES[at + 1] <= now:
+            if waiting and waiting[0].at + EDGES[at + 1] <= now:
                 self._move_on(waiting, at, now)
         if self._entries > 2 * len(self._records) + STALE_ENTRIES:
             self._drop_stale()
 
-    def _move_on(self, waiting: deque[_Entry], at: int, now: float) -> None:
-        until, records = now - EDGES[at + 1], self._records
+    def _move_on(self, waiting: deque[Record], at: int, now: float) -> None:
+        until, aged = now - EDGES[at + 1], self._aged
         older = self._waiting[at + 1] if at + 1 < len(self._waiting) else None
-        while waiting and waiting[0][1].at <= until:
-            entry = waiting.popleft()
-            still_there = records.get(entry[0]) is entry[1]
-            if still_there:
-                self._aged(entry[1].klass, at + 1)
-            if still_there and older is not None:
-                older.append(entry)
+        while waiting and waiting[0].at <= until:
+            record = waiting.popleft()
+            if record.waits:
+                aged(record.klass, at + 1)
+            if record.waits and older is not None:
+                older.append(record)
             else:
                 self._entries -= 1
 
     def _drop_stale(self) -> None:
-        records = self._records
-        self._waiting = [deque(one for one in waiting if records.get(one[0]) is one[1]) for waiting in self._waiting]
+        self._waiting = [deque(record for record in waiting if record.waits) for waiting in self._waiting]
         self._entries = sum(map(len, self._waiting))
 
     def pop(self, block_hash: bytes) -> Record | None:
         """Take it out, if it is there."""
-        return self._records.pop(block_hash, None)
+        record = self._records.pop(block_hash, None)
+        if record is not None:
+            record.waits = False
+        return record
 
     def deepest(self, chain: Sequence[bytes], depth: int, above: int) -> int:
         """The depth of the deepest boundary in `chain[above:depth]`, not too far up; 0 for none."""

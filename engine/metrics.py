@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -66,9 +67,14 @@ class Recorder:
 
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """The present value of a gauge."""
-        key = name, labels
-        if self._sent.get(key) != value:
-            self._sent[key] = self.gauges[key] = value
+        self.gauge_all([(name, labels)], [value])
+
+    def gauge_all(self, series: Iterable[tuple[str, tuple[str, ...]]], values: Iterable[float]) -> None:
+        """The present values of several: of each its name and labels."""
+        sent = self._sent
+        for key, value in zip(series, values, strict=True):
+            if sent.get(key) != value:
+                sent[key] = self.gauges[key] = value
 
     def collect(self) -> OffloadingConnectorStats | None:
         """What is new since the last call; None if nothing is."""

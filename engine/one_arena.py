@@ -111,18 +111,19 @@ class OneArena:
             visit.asides.append(block)
         return block
 
-    def store_block(self, block: Block, part: int) -> bool:
-        """A place for one part of a block that is held; False if everything is in use."""
-        if not block.stored:
-            wanted = self.plan.token_pages
-            pages = self.pages.take(wanted) or self._room(wanted)
-            if pages is None:
-                return False
-            block.pages, block.stored = pages, True
-            self.tree.unstored -= 1
-            self.stored_blocks += 1
-        block.writing |= part
-        return True
+    def store_blocks(self, blocks: Iterable[Block], part: int) -> list[tuple[Run, ...] | None]:
+        """A place of each for one part of blocks that are held; None where everything is in use."""
+        wanted, take, found = self.plan.token_pages, self.pages.take, []
+        for block in blocks:
+            pages = block.pages if block.stored else take(wanted) or self._room(wanted)
+            if pages is not None:
+                block.writing |= part
+                if not block.stored:
+                    block.pages, block.stored = pages, True
+                    self.tree.unstored -= 1
+                    self.stored_blocks += 1
+            found.append(pages)
+        return found
 
     def wants_state(self, visit: Visit, block_hash: bytes, end: int) -> bool:
         """Only the newest boundary of a prompt and places where prefixes part are worth a state."""
@@ -191,10 +192,10 @@ class OneArena:
 
     def evict_one(self) -> bool:
         """Give up what is worth least; False if everything is in use."""
-        victim = next((state for state in self.superseded if not state.pinned), None)
-        if victim is not None:
-            self._drop(victim, SUPERSEDED)
-            return True
+        for passed in self.superseded:
+            if not passed.pinned:
+                self._drop(passed, SUPERSEDED)
+                return True
         victim = self.policy.victim(self.clock())
         while victim is not None and self._reweigh(victim):
             victim = self.policy.victim(self.clock())
@@ -234,7 +235,7 @@ class OneArena:
             state.turns = 0  # what is noted with the block is that no mark is there
             self._note_use(state)
         else:
-            self.freed.append(Freed("state", block.block_hash, state.ready, reason, self._idle_seconds))
+            self.freed.append(Freed("state", [(block.block_hash, state.ready)], reason, self._idle_seconds))
         self.settle(self.tree.release(block))
 
     def _step_up(self, mark: State) -> None:
@@ -252,12 +253,16 @@ class OneArena:
         self._note_use(mark)
 
     def _on_free(self, blocks: list[Block]) -> None:
-        reason, idle = self._reason, self._idle_seconds
         stored = [block for block in blocks if block.stored]
+        if not stored:
+            return
         self.stored_blocks -= len(stored)
-        for block in stored:
-            self._give(block.pages)
-        self.freed += [Freed("token", block.block_hash, block.ready, reason, idle) for block in stored]
+        if self.ledger is not None:
+            for block in stored:
+                self.ledger.drop(block.pages)
+        self.pages.give_slots([block.pages for block in stored], self.plan.token_pages)
+        slots = [(block.block_hash, block.ready) for block in stored]
+        self.freed.append(Freed("token", slots, self._reason, self._idle_seconds))
 
     def _give(self, pages: tuple[Run, ...]) -> None:
         if self.ledger is not None and pages:

@@ -141,7 +141,8 @@ class PrefixTree:
             at = at.parent
         for freed in gone:
             del blocks[freed.block_hash]
-            self.unstored -= not freed.stored
+            if not freed.stored:
+                self.unstored -= 1
         self._on_free(gone)
         return at
 

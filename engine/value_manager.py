@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -29,6 +27,7 @@ from engine import metric_names as names
 from engine.adoption import adopt
 from engine.arena_gauges import ArenaGauges
 from engine.arena_ledger import ArenaMemory
+from engine.arena_requests import ArenaRequest
 from engine.arena_sessions import arena_sessions
 from engine.layout import GroupLayout, HostLayout, PoolName
 from engine.lookups import lookup_outcomes
@@ -43,16 +42,11 @@ from engine.prefix_tree import Block, State
 from engine.requests import GROUP_BYTES
 from engine.served import ServedBook
 from engine.snapshot import ResidentSession
-from engine.visits import ArenaPlan, Visit
+from engine.visits import ArenaPlan
 
 log = init_logger("vllm.tierdeck.value_manager")
 
 POLICIES: Final[dict[str, type[StatePolicy]]] = {"value": ValuePolicy, "hyper": HyperPolicy}
-
-
-_NO_POSITIONS: Final[dict[OffloadKey, int]] = {}
-#: What was given a place.
-Placed = list[tuple[OffloadKey, Block | State]]
 
 
 class PagesSpec(LoadStoreSpec):
@@ -65,18 +59,7 @@ class PagesSpec(LoadStoreSpec):
         return f"PagesSpec({len(self.slots)} slots)"
 
 
-@dataclass(slots=True)
-class _Request:
-    """What is remembered of a running request."""
-
-    context: ReqContext
-    visit: Visit = field(default_factory=Visit)
-    looked_until: int = 0
-    counted: bool = False
-    finished: bool = False
-    transfers: int = 0
-    seen: int = 0
-    windows_stale: bool = False  # as in RequestView
+_NOWHERE: Final = PagesSpec(())
 
 
 def arena_plan(layout: HostLayout) -> ArenaPlan:
@@ -117,9 +100,12 @@ class ValueManager(OffloadingManager):
         self._groups: dict[bytes, GroupLayout] = {
             make_offload_key(b"", group.group_id): group for group in layout.groups
         }
+        #: Of each group which part of a slot is its own, and whether that is a state's slot.
+        self._parts = {suffix: (group.part, group.pool == "state") for suffix, group in self._groups.items()}
+        self._blocks = self._arena.tree.blocks
         self._chunk = layout.chunk_tokens
         self._has_blocks = bool(layout.pool_groups("token"))
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, ArenaRequest] = {}
         self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
         self._recorder = Recorder()
@@ -132,56 +118,32 @@ class ValueManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
-        group, slot = self._find(key)
-        if group.pool == "token":
+        part, is_state = self._parts[key[-GROUP_BYTES:]]
+        if not is_state:
             request = self._requests.get(req_context.req_id)
             if request is not None and not request.counted:
-                self._note_lookup(request, key)
+                end = request.positions.get(key, 0)
+                if end > request.looked_until:
+                    self._note_lookup(request, end)
+        block = self._blocks.get(key[:-GROUP_BYTES])
+        slot = block.state if is_state and block is not None else block
         if slot is None:
             return LookupResult.MISS
-        if slot.ready & group.part:
+        if slot.ready & part:
             return LookupResult.HIT
-        return LookupResult.HIT_PENDING if slot.writing & group.part else LookupResult.MISS
+        return LookupResult.HIT_PENDING if slot.writing & part else LookupResult.MISS
 
-    def _note_lookup(self, request: _Request, key: OffloadKey) -> None:
+    def _note_lookup(self, request: ArenaRequest, end: int) -> None:
         """The first lookup is right behind what the device has; the others go up from there."""
-        end = request.context.get_offload_key_position(key) or 0
         if not request.visit.arrived:
             self._arrive(request, (end - 1) // self._chunk)
-        if end > request.looked_until:
-            request.looked_until = end
+        request.looked_until = end
 
-    def _arrive(self, request: _Request, device_blocks: int | None) -> None:
+    def _arrive(self, request: ArenaRequest, device_blocks: int | None) -> None:
         """`device_blocks` None: nothing was looked up, so the device has all of it."""
-        self._update_chain(request)
+        request.update_chain(self._chunk)
         visit = request.visit
         self._arena.arrive(visit, len(visit.chain) if device_blocks is None else device_blocks)
-
-    def _update_chain(self, request: _Request) -> None:
-        """Take over the block hashes that vLLM has given positions since the last call.
-
-        vLLM gives a position to every key of a request before it asks for any of them, one layer group
-        after the other, but has no public way to list them.
-        """
-        positions = getattr(request.context, "_offload_key_positions", _NO_POSITIONS)
-        if len(positions) == request.seen:
-            return
-        chain, chunk = request.visit.chain, self._chunk
-        expected = (len(chain) + 1) * chunk
-        more = next(reversed(positions.values())) // chunk - len(chain)
-        ends = list(range(expected, expected + more * chunk, chunk))
-        ahead = list(islice(positions.values(), request.seen, request.seen + len(ends) + 1))
-        if ends and ahead in (ends, [*ends, expected]):  # as ever: these, then the next group begins where they did
-            chain += [key[:-GROUP_BYTES] for key in islice(positions, request.seen, request.seen + more)]
-            request.seen = len(positions)
-            return
-        for key, position in islice(positions.items(), request.seen, None):
-            if position == expected:
-                chain.append(key[:-GROUP_BYTES])
-                expected += chunk
-            elif position < expected and not position % chunk:
-                break  # the next group: the same hashes again
-        request.seen = len(positions)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Everything this tier has is in host memory."""
@@ -192,15 +154,20 @@ class ValueManager(OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin the keys and say where they are."""
         request = self._request(req_context)
-        slots = [self._readable(key) for key in keys]
-        ends = [req_context.get_offload_key_position(key) or 0 for key in keys]
-        deepest = max(range(len(ends)), key=ends.__getitem__)
-        self._count_lookup(request, ends[deepest])
-        last = list(keys)[deepest][:-GROUP_BYTES]
-        self._arena.reach(request.visit, last, ends[deepest])
+        slots, find = [], self._find
+        for key in keys:
+            part, slot = find(key)
+            if slot is None or not slot.ready & part:
+                pool = self._groups[key[-GROUP_BYTES:]].pool
+                raise RuntimeError(f"key {key.hex()} of the {pool} pool was promised and is not there")
+            slots.append(slot.pages)
+        deepest = max(keys, key=request.end_of)
+        end, last = request.end_of(deepest), deepest[:-GROUP_BYTES]
+        self._count_lookup(request, end)
+        self._arena.reach(request.visit, last, end)
         self._arena.hold_state(request.visit, last)
         request.transfers += len(slots)
-        return PagesSpec([slot.pages for slot in slots])
+        return PagesSpec(slots)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """They may go again when the request has ended. What did not arrive as it was stored is not offered again."""
@@ -208,47 +175,47 @@ class ValueManager(OffloadingManager):
             self._failed_loads.remove(req_context.req_id)
             self._recorder.count(names.VERIFY_FAILURES)
             for key in keys:
-                group, slot = self._find(key)
+                part, slot = self._find(key)
                 if slot is not None:
-                    self._arena.spoil(slot, group.part)
+                    self._arena.spoil(slot, part)
         self._end_transfers(req_context, len(keys))
 
     def load_failed(self, req_ids: Iterable[str]) -> None:
         """Loads of these requests, of which `complete_load` is called next, did not bring what was stored."""
         self._failed_loads.update(req_ids)
 
-    def _readable(self, key: OffloadKey) -> Block | State:
-        group, slot = self._find(key)
-        if slot is None or not slot.ready & group.part:
-            raise RuntimeError(f"key {key.hex()} of the {group.pool} pool was promised and is not there")
-        return slot
-
-    def _find(self, key: OffloadKey) -> tuple[GroupLayout, Block | State | None]:
-        group = self._groups[key[-GROUP_BYTES:]]
-        block = self._arena.tree.blocks.get(key[:-GROUP_BYTES])
-        return group, block.state if block is not None and group.pool == "state" else block
+    def _find(self, key: OffloadKey) -> tuple[int, Block | State | None]:
+        """The part of a slot that the key stands for, and the slot."""
+        part, is_state = self._parts[key[-GROUP_BYTES:]]
+        block = self._blocks.get(key[:-GROUP_BYTES])
+        return part, block.state if is_state and block is not None else block
 
     # --- store ---
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
         """Places for the keys that are worth one and not there yet; the others are left out."""
-        request = self._request(req_context)
-        self._update_chain(request)
+        request = self._requests.get(req_context.req_id) or self._request(req_context)
         if not request.visit.arrived:
             self._arrive(request, None)
-        placed: Placed = []
+        elif len(request.positions) != request.seen:
+            request.update_chain(self._chunk)
+        placed: list[OffloadKey] = []
+        slots: list[tuple[Run, ...]] = []
         for group, some in self._by_group(list(keys)):
-            if group.pool == "state":
-                for key in some:
-                    self._place_state(request, group, key, placed)
-            elif group.needed_everywhere or not request.windows_stale:
-                self._place_blocks(request, group, some, placed)
+            if group.pool == "token":
+                if group.needed_everywhere or not request.windows_stale:
+                    self._place_blocks(request, group, some, placed, slots)
+                continue
+            for key in some:
+                pages = self._place_state(request, key, group.part)
+                if pages is not None:
+                    placed.append(key)
+                    slots.append(pages)
         freed = self._take_freed() if self._arena.freed else []
         if not placed:
-            return PrepareStoreOutput([], PagesSpec([]), freed)
+            return PrepareStoreOutput(placed, _NOWHERE, freed)
         request.transfers += len(placed)
-        spec = PagesSpec([slot.pages for _, slot in placed])
-        return PrepareStoreOutput([key for key, _ in placed], spec, freed)
+        return PrepareStoreOutput(placed, PagesSpec(slots), freed)
 
     def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
         """Neighbouring keys of one group together. States come alone, so that is quick."""
@@ -264,26 +231,37 @@ class ValueManager(OffloadingManager):
             at = end
         return groups
 
-    def _place_state(self, request: _Request, group: GroupLayout, key: OffloadKey, placed: Placed) -> None:
-        block_hash, part = key[:-GROUP_BYTES], group.part
-        block = self._arena.tree.blocks.get(block_hash)
+    def _place_state(self, request: ArenaRequest, key: OffloadKey, part: int) -> tuple[Run, ...] | None:
+        """Where this part of a state is to be written; None if it is there, not wanted, or has no room."""
+        block_hash = key[:-GROUP_BYTES]
+        block = self._blocks.get(block_hash)
         state = block.state if block is not None else None
         if state is not None:
-            if not (state.ready | state.writing) & part:
-                state.writing |= part
-                placed.append((key, state))
-            return
-        end = self._end_of(request, key)
+            if (state.ready | state.writing) & part:
+                return None
+            state.writing |= part
+            return state.pages
+        end = request.end_of(key)
+        if end == request.unwanted:
+            return None
         if not self._arena.wants_state(request.visit, block_hash, end):
-            return
+            request.unwanted = end
+            return None
         state = self._arena.store_state(request.visit, block_hash, end, part)
         if state is None:
             self._recorder.count(names.REFUSED_STORES, "state")
-        else:
-            placed.append((key, state))
+            return None
+        return state.pages
 
-    def _place_blocks(self, request: _Request, group: GroupLayout, keys: list[OffloadKey], placed: Placed) -> None:
-        end, visit, arena = self._end_of(request, keys[-1]), request.visit, self._arena
+    def _place_blocks(
+        self,
+        request: ArenaRequest,
+        group: GroupLayout,
+        keys: list[OffloadKey],
+        placed: list[OffloadKey],
+        slots: list[tuple[Run, ...]],
+    ) -> None:
+        end, visit, arena = request.end_of(keys[-1]), request.visit, self._arena
         last = end // self._chunk
         first = last - len(keys)
         hashes: Sequence[bytes] = visit.chain
@@ -292,27 +270,24 @@ class ValueManager(OffloadingManager):
             hashes, first, last = [key[:-GROUP_BYTES] for key in keys], 0, len(keys)
         missing = arena.missing_blocks(hashes, first, last, group.part, group.needed_everywhere)
         arena.reach(visit, keys[-1][:-GROUP_BYTES], end)
-        for at in missing:
-            key = keys[at - first]
-            block = arena.tree.blocks.get(hashes[at]) or arena.reach(visit, hashes[at], self._end_of(request, key))
-            if arena.store_block(block, group.part):
-                placed.append((key, block))
-            else:
+        blocks = [
+            self._blocks.get(hashes[at]) or arena.reach(visit, hashes[at], request.end_of(keys[at - first]))
+            for at in missing
+        ]
+        for at, pages in zip(missing, arena.store_blocks(blocks, group.part), strict=True):
+            if pages is None:
                 self._recorder.count(names.REFUSED_STORES, "token")
-
-    def _end_of(self, request: _Request, key: OffloadKey) -> int:
-        end = request.context.get_offload_key_position(key)
-        if end is None:
-            raise ValueError(f"request {request.context.req_id} does not know the position of key {key.hex()}")
-        return int(end)
+            else:
+                placed.append(keys[at - first])
+                slots.append(pages)
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
-        end_write = self._arena.end_write
+        find, end_write = self._find, self._arena.end_write
         readable = []
         for key in keys:
-            group, slot = self._find(key)
-            if slot is not None and end_write(slot, group.part, success):
+            part, slot = find(key)
+            if slot is not None and end_write(slot, part, success):
                 readable.append(key)
         if self._events is not None:
             self._announce(readable, removed=False)
@@ -325,7 +300,7 @@ class ValueManager(OffloadingManager):
         before = self._requests.get(req_context.req_id)
         if before is not None:
             self._arena.leave(before.visit)
-        self._requests[req_context.req_id] = _Request(req_context)
+        self._requests[req_context.req_id] = ArenaRequest(req_context)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -333,7 +308,8 @@ class ValueManager(OffloadingManager):
         request = self._requests.get(req_context.req_id)
         if request is not None:
             request.finished = True
-            self._close_if_done(request)
+            if request.transfers <= 0:
+                self._close(request)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Requests that begin now without a load: learn from them, and count what their lookup came to."""
@@ -344,28 +320,27 @@ class ValueManager(OffloadingManager):
                     self._arrive(request, None)
                 self._count_lookup(request, 0)
 
-    def _request(self, req_context: ReqContext) -> _Request:
+    def _request(self, req_context: ReqContext) -> ArenaRequest:
         request = self._requests.get(req_context.req_id)
         if request is None:
-            request = self._requests[req_context.req_id] = _Request(req_context)
+            request = self._requests[req_context.req_id] = ArenaRequest(req_context)
         return request
 
     def _end_transfers(self, req_context: ReqContext, count: int) -> None:
         request = self._requests.get(req_context.req_id)
         if request is not None:
             request.transfers -= count
-            self._close_if_done(request)
+            if request.finished and request.transfers <= 0:
+                self._close(request)
 
-    def _close_if_done(self, request: _Request) -> None:
-        if not request.finished or request.transfers > 0:
-            return
+    def _close(self, request: ArenaRequest) -> None:
         self._arena.leave(request.visit)
         self._take_freed()
         del self._requests[request.context.req_id]
 
     # --- what the metrics say ---
 
-    def _count_lookup(self, request: _Request, hit_until: int) -> None:
+    def _count_lookup(self, request: ArenaRequest, hit_until: int) -> None:
         """Once per request, in whole blocks beyond what the device has."""
         if request.counted:
             return
@@ -401,11 +376,10 @@ class ValueManager(OffloadingManager):
         freed = self._arena.freed
         keys: list[OffloadKey] = []
         idle: dict[tuple[PoolName, str], list[float]] = {}
-        for pool, block_hash, ready, reason, idle_seconds in freed:
-            idle.setdefault((pool, reason), []).append(idle_seconds)
+        for pool, slots, reason, idle_seconds in freed:
+            idle.setdefault((pool, reason), []).extend([idle_seconds] * len(slots))
             for suffix, part in self._suffixes[pool]:
-                if ready & part:
-                    keys.append(OffloadKey(block_hash + suffix))
+                keys += [block_hash + suffix for block_hash, ready in slots if ready & part]
         freed.clear()
         for (pool, reason), seconds in idle.items():
             self._recorder.count(names.EVICTIONS, pool, reason, by=len(seconds))

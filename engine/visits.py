@@ -47,10 +47,9 @@ class Visit:
 
 
 class Freed(NamedTuple):
-    """A slot that was given up: which parts of it had been readable."""
+    """Slots that were given up together: of each the hash, and which parts of it had been readable."""
 
     pool: Literal["token", "state"]
-    block_hash: bytes
-    ready: int
+    slots: list[tuple[bytes, int]]
     reason: str
     idle_seconds: float

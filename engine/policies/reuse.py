@@ -161,7 +161,8 @@ class ReuseIndex:
     def aged(self, klass: Klass, age_bin: int) -> None:
         """One has reached this bin unused."""
         book = self._book
-        self._counts(klass).reached[age_bin] += book.unit
+        counts = book.classes.get(klass) or self._counts(klass)
+        counts.reached[age_bin] += book.unit
         book.kinds[klass // _CLASSES_OF_KIND].reached[age_bin] += book.unit
 
     def used(self, klass: Klass, age_seconds: float, lost: bool) -> None:
@@ -224,13 +225,12 @@ class ReuseIndex:
 def _shares(counts: Counts, unit: float, prior: _Shares) -> _Shares:
     """What was counted, and what was thought before as long as that was little."""
     used, lost = [], []
-    for at in range(BINS):
-        uses = counts.used[at] / unit
-        prior_uses = _PRIOR_STATES * prior.used[at]
+    for reached, uses, losses, prior_used, prior_lost in zip(*counts, *prior, strict=True):
+        uses_now, prior_uses = uses / unit, _PRIOR_STATES * prior_used
         # Some may be used that were not seen to get there: those of an earlier run.
-        whole = max(counts.reached[at] / unit + _PRIOR_STATES, uses * 1.01 + prior_uses)
-        used.append((uses + prior_uses) / whole)
-        lost.append((counts.lost[at] / unit + _PRIOR_STATES * prior.lost[at]) / whole)
+        whole = max(reached / unit + _PRIOR_STATES, uses_now * 1.01 + prior_uses)
+        used.append((uses_now + prior_uses) / whole)
+        lost.append((losses / unit + _PRIOR_STATES * prior_lost) / whole)
     return _Shares(used, lost)
 
 
@@ -244,14 +244,18 @@ def _mixed(one: _Shares, other: _Shares, share: float) -> _Shares:
 def _in_steps(rates: list[float]) -> list[float]:
     """Rates are those of an age some way into each bin; between them they are taken to fall evenly, in logarithms."""
     logs = [math.log(rate) for rate in rates]
-    steps = [rates[0]]
-    for at in range(1, BINS):
-        for part in range(STEPS_OF_BIN):
-            place = max(at + (part + 0.5) / STEPS_OF_BIN - _INTO_BIN, 1.0)
-            before = min(int(place), BINS - 2)
-            further = min(place - before, 1.0)
-            steps.append(math.exp(logs[before] * (1 - further) + logs[before + 1] * further))
-    return steps
+    return [rates[0], *(math.exp(logs[at] * (1 - further) + logs[at + 1] * further) for at, further in _PLACES)]
+
+
+def _place(step: int) -> tuple[int, float]:
+    """Between which two bins' rates the one of a step lies, the first of them and how far behind it."""
+    at, part = divmod(step - 1, STEPS_OF_BIN)
+    place = max(at + 1 + (part + 0.5) / STEPS_OF_BIN - _INTO_BIN, 1.0)
+    before = min(int(place), BINS - 2)
+    return before, min(place - before, 1.0)
+
+
+_PLACES: Final = tuple(_place(step) for step in range(1, STEPS))
 
 
 def _best_rates(made: float, used: list[float], lost: list[float]) -> list[float]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import ClassVar
 
 from engine.policies.reuse import STEP_ENDS, STEPS, Learned, ReuseIndex, step_of
@@ -24,39 +26,38 @@ class _Group:
         self.heap: list[tuple[float, int, State]] = []
         self.due = math.inf  # when the first one becomes too old for the step, or earlier
 
-    def add(self, state: State) -> None:
+    def add(self, state: State, ticket: int) -> None:
         """To the young end."""
         if not self.members:
             self.due = self._due(state)
         self.members[state] = None
+        state.age_step = self.step
+        self.push(state, ticket)
 
     def _due(self, state: State) -> float:
         return state.last_used + STEP_ENDS[self.step] if self.step < STEPS - 1 else math.inf
 
     def aged(self, now: float) -> list[State]:
         """Those that are too old, the oldest first."""
-        found = []
+        found: list[State] = []
+        latest = now - STEP_ENDS[self.step]
         for state in self.members:
-            self.due = self._due(state)
-            if self.due > now:
+            if state.last_used > latest:
+                self.due = self._due(state)
                 break
             found.append(state)
         return found
 
-    def push(self, density: float, state: State) -> None:
-        heapq.heappush(self.heap, (density, state.ticket, state))
+    def push(self, state: State, ticket: int) -> None:
+        """An entry in the heap; the one before is passed over from now on."""
+        state.ticket = ticket
+        heappush(self.heap, (state.density, ticket, state))
         if len(self.heap) > 4 * len(self.members) + _STALE_ENTRIES:
             self.heap = [entry for entry in self.heap if entry[2].ticket == entry[1]]
-            heapq.heapify(self.heap)
+            heapify(self.heap)
 
     def lightest(self) -> tuple[float, State] | None:
         """The member that saves least per byte and is not pinned."""
-        heap = self.heap
-        if heap and heap[0][2].ticket == heap[0][1] and not heap[0][2].pinned:
-            return heap[0][0], heap[0][2]
-        return self._lightest_below()
-
-    def _lightest_below(self) -> tuple[float, State] | None:
         heap, passed = self.heap, []
         found: tuple[float, State] | None = None
         while heap and found is None:
@@ -64,11 +65,11 @@ class _Group:
             if state.ticket == ticket and not state.pinned:
                 found = density, state
             else:
-                entry = heapq.heappop(heap)
+                entry = heappop(heap)
                 if state.ticket == ticket:
                     passed.append(entry)
         for entry in passed:
-            heapq.heappush(heap, entry)
+            heappush(heap, entry)
         return found
 
 
@@ -115,18 +116,13 @@ class ValuePolicy(StatePolicy):
         self._put(state, 0)
 
     def _put(self, state: State, step: int) -> None:
-        state.age_step = step
-        key = state.klass * STEPS + step
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(state.klass, step, self.index.index(state.klass))
-        group.add(state)
-        self._push(group, state)
-
-    def _push(self, group: _Group, state: State) -> None:
         self._tickets += 1
-        state.ticket = self._tickets
-        group.push(state.density, state)
+        key = state.klass * STEPS + step
+        (self._groups.get(key) or self._new_group(key, state.klass, step)).add(state, self._tickets)
+
+    def _new_group(self, key: int, klass: Klass, step: int) -> _Group:
+        group = self._groups[key] = _Group(klass, step, self.index.index(klass))
+        return group
 
     def remove(self, state: State) -> None:
         """Out of its group; its entry in the heap is passed over later."""
@@ -146,18 +142,23 @@ class ValuePolicy(StatePolicy):
         density = self._density(state)
         if density != state.density:
             state.density = density
-            self._push(self._groups[state.klass * STEPS + state.age_step], state)
+            self._tickets += 1
+            self._groups[state.klass * STEPS + state.age_step].push(state, self._tickets)
 
     def victim(self, now: float) -> State | None:
         """The least index times density."""
         self._age(now)
         best, victim = math.inf, None
         for group in self._groups.values():
-            found = group.lightest()
-            if found is not None:
-                score = group.index[group.step] * found[0]
-                if score < best:
-                    best, victim = score, found[1]
+            density, ticket, state = group.heap[0]  # it has members, so it has entries
+            if state.ticket != ticket or state.writing or state.holds:
+                found = group.lightest()
+                if found is None:
+                    continue
+                density, state = found
+            score = group.index[group.step] * density
+            if score < best:
+                best, victim = score, state
         return victim
 
     def score(self, state: State, now: float) -> float:
@@ -172,11 +173,12 @@ class ValuePolicy(StatePolicy):
             return
         self._aged_at = now
         due = [group for group in self._groups.values() if group.due <= now]
-        for group in sorted(due, key=_step_of_group, reverse=True):
+        for group in sorted(due, key=attrgetter("step"), reverse=True):
+            members, next_step = group.members, group.step + 1
             for state in group.aged(now):
-                del group.members[state]
-                self._put(state, max(step_of(now - state.last_used), group.step + 1))
-            if not group.members:
+                del members[state]
+                self._put(state, min(bisect_right(STEP_ENDS, now - state.last_used, next_step), STEPS - 1))
+            if not members:
                 del self._groups[group.klass * STEPS + group.step]
 
     def clear(self) -> None:
@@ -185,7 +187,3 @@ class ValuePolicy(StatePolicy):
             for state in group.members:
                 state.age_step = state.ticket = -1
         self._groups.clear()
-
-
-def _step_of_group(group: _Group) -> int:
-    return group.step
