@@ -32,11 +32,11 @@ STEPS: Final = 1 + (BINS - 1) * STEPS_OF_BIN
 #: 5% in a hundred requests.
 _FADE: Final = 0.95**0.01
 #: So many states at each age stand against what was counted.
-_PRIOR_STATES: Final = 10.0
+_PRIOR_STATES: Final = 5.0
 #: Of those that reach a bin, this share is used in it, before anything was seen: ever rarer per second.
 _FIRST_SHARE: Final = 0.05
 #: A class of which little was seen may still be one that comes back: this much of its prior says that it does.
-_HOPE: Final = 0.05
+_HOPE: Final = 0.2
 _HOPED_SHARE: Final = 0.222
 #: Bins before this one are short enough for VRAM to have kept the state.
 _FIRST_LOST_BIN: Final = 5
