@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -13,35 +14,26 @@ from engine.visits import Visit
 _NO_POSITIONS: Final[dict[OffloadKey, int]] = {}
 
 
+@dataclass(slots=True)
 class ArenaRequest:
     """One request, and its keys as far as vLLM has named them."""
 
-    __slots__ = (
-        "context",
-        "counted",
-        "finished",
-        "looked_until",
-        "positions",
-        "seen",
-        "transfers",
-        "unwanted",
-        "visit",
-        "windows_stale",
-    )
+    context: ReqContext
+    visit: Visit = field(default_factory=Visit)
+    looked_until: int = 0
+    unwanted: int = -1  # where a state was not worth a place last: its other parts are not either
+    counted: bool = False
+    finished: bool = False
+    transfers: int = 0
+    windows_stale: bool = False  # as in RequestView
+    #: The token at which each key's block ends, and how many of them are in the chain. vLLM gives a position to every
+    #: key of a request before it asks for any of them, one layer group after the other, but has no public way to list
+    #: them.
+    positions: dict[OffloadKey, int] = field(init=False)
+    seen: int = 0
 
-    def __init__(self, context: ReqContext) -> None:
-        self.context = context
-        #: The token at which each key's block ends. vLLM gives a position to every key of a request before it asks
-        #: for any of them, one layer group after the other, but has no public way to list them.
-        self.positions: dict[OffloadKey, int] = getattr(context, "_offload_key_positions", _NO_POSITIONS)
-        self.visit = Visit()
-        self.looked_until = 0
-        self.unwanted = -1  # where a state was not worth a place last: its other parts are not either
-        self.counted = False
-        self.finished = False
-        self.transfers = 0
-        self.seen = 0
-        self.windows_stale = False  # as in RequestView
+    def __post_init__(self) -> None:
+        self.positions = getattr(self.context, "_offload_key_positions", _NO_POSITIONS)
 
     def end_of(self, key: OffloadKey) -> int:
         """The token position at which the block of `key` ends."""
