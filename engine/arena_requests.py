@@ -8,7 +8,7 @@ from typing import Final
 
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
-from engine.requests import GROUP_BYTES
+from engine.requests import HASH
 from engine.visits import Visit
 
 _NO_POSITIONS: Final[dict[OffloadKey, int]] = {}
@@ -53,12 +53,12 @@ class ArenaRequest:
         ends = list(range(expected, expected + more * chunk, chunk))
         ahead = list(islice(positions.values(), self.seen, self.seen + len(ends) + 1))
         if ends and ahead in (ends, [*ends, expected]):  # as ever: these, then the next group begins where they did
-            chain += [key[:-GROUP_BYTES] for key in islice(positions, self.seen, self.seen + more)]
+            chain += [key[HASH] for key in islice(positions, self.seen, self.seen + more)]
             self.seen = len(positions)
             return
         for key, position in islice(positions.items(), self.seen, None):
             if position == expected:
-                chain.append(key[:-GROUP_BYTES])
+                chain.append(key[HASH])
                 expected += chunk
             elif position < expected and not position % chunk:
                 break  # the next group: the same hashes again

@@ -29,7 +29,7 @@ from engine.places import GroupPlace, group_places
 from engine.policies import ArcPolicy, EvictionPolicy, LruPolicy
 from engine.pool import Slot, SlotPool
 from engine.pool_sessions import pool_sessions
-from engine.requests import GROUP_BYTES, RequestView
+from engine.requests import HASH, RequestView
 from engine.residency import Memory, PassingMemory
 from engine.residency_index import Entry
 from engine.residents import RestorableCount, resident_tokens
@@ -106,7 +106,7 @@ class TierManager(OffloadingManager):
         place = self._places[key[-1]]
         if place.from_the_start:
             self._note_lookup(key, req_context)
-        slot = place.slots.get(key[:-GROUP_BYTES])
+        slot = place.slots.get(key[HASH])
         if slot is None:
             return LookupResult.MISS
         if slot.ready & place.part:
@@ -147,7 +147,7 @@ class TierManager(OffloadingManager):
         self._failed_loads.discard(req_context.req_id)
         for key in keys:
             place = self._places[key[-1]]
-            slot = place.slots[key[:-GROUP_BYTES]]
+            slot = place.slots[key[HASH]]
             if failed:
                 place.ledger.drop(slot.index)
                 place.pool.spoil(slot)
@@ -162,7 +162,7 @@ class TierManager(OffloadingManager):
 
     def _readable(self, key: OffloadKey) -> Slot:
         place = self._places[key[-1]]
-        slot = place.slots.get(key[:-GROUP_BYTES])
+        slot = place.slots.get(key[HASH])
         if slot is None or not slot.ready & place.part:
             raise RuntimeError(f"key {key.hex()} of the {place.pool_name} pool was promised and is not there")
         return slot
@@ -189,7 +189,7 @@ class TierManager(OffloadingManager):
 
     def _place(self, key: OffloadKey, view: RequestView) -> int | None:
         place = self._places[key[-1]]
-        pool, part, block_hash = place.pool, place.part, key[:-GROUP_BYTES]
+        pool, part, block_hash = place.pool, place.part, key[HASH]
         if view.windows_stale and place.is_token and not place.from_the_start:
             return None
         slot = place.slots.get(block_hash)
@@ -213,7 +213,7 @@ class TierManager(OffloadingManager):
         if not self._admission.admits(key):
             return None
         end_tokens = view.end_of(key)
-        slot = place.pool.place(key[:-GROUP_BYTES], end_tokens, view.parent_of(end_tokens, self._layout.chunk_tokens))
+        slot = place.pool.place(key[HASH], end_tokens, view.parent_of(end_tokens, self._layout.chunk_tokens))
         if slot is None:
             self._recorder.count(names.REFUSED_STORES, place.pool_name)
         return slot
@@ -238,7 +238,7 @@ class TierManager(OffloadingManager):
 
     def _end_write(self, key: OffloadKey, success: bool) -> bool:
         place = self._places[key[-1]]
-        slot = place.slots.get(key[:-GROUP_BYTES])
+        slot = place.slots.get(key[HASH])
         if slot is None or not place.pool.end_write(slot, place.part, success):
             return False
         if place.kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
@@ -11,8 +12,10 @@ from engine.pool import Slot
 
 #: Stands for a block that vLLM did not name. No block has this hash, so its chain is not whole.
 UNKNOWN = b""
-#: A key is a block hash with the group's number behind it.
-GROUP_BYTES = 4
+#: A key is a block hash with the group's number behind it, in four bytes. Slices that are made once: a request has
+#: hundreds of keys.
+HASH: Final = slice(None, -4)
+GROUP: Final = slice(-4, None)
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class RequestView:
         if position is None:
             raise ValueError(f"request {self.context.req_id} does not know the position of key {key.hex()}")
         if position not in self.chain:
-            self.chain[position] = key[:-GROUP_BYTES]
+            self.chain[position] = key[HASH]
         return int(position)
 
     def parent_of(self, end_tokens: int, chunk_tokens: int) -> bytes | None:
@@ -58,5 +61,5 @@ class RequestView:
         chain = self.chain
         for key, position in islice(positions.items(), self._seen, None):
             if position not in chain:  # every group has a key there, with the same hash
-                chain[position] = key[:-GROUP_BYTES]
+                chain[position] = key[HASH]
         self._seen = len(positions)

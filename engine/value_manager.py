@@ -39,7 +39,7 @@ from engine.policies.reuse import Learned
 from engine.policies.states import StatePolicy
 from engine.policies.value import ValuePolicy
 from engine.prefix_tree import Block, State
-from engine.requests import GROUP_BYTES
+from engine.requests import GROUP, HASH
 from engine.served import ServedBook
 from engine.snapshot import ResidentSession
 from engine.visits import ArenaPlan
@@ -60,6 +60,7 @@ class PagesSpec(LoadStoreSpec):
 
 
 _NOWHERE: Final = PagesSpec(())
+_HIT, _MISS = LookupResult.HIT, LookupResult.MISS  # members of an enumeration are slow to look up
 
 
 def arena_plan(layout: HostLayout) -> ArenaPlan:
@@ -104,7 +105,6 @@ class ValueManager(OffloadingManager):
         self._parts = {suffix: (group.part, group.pool == "state") for suffix, group in self._groups.items()}
         self._blocks = self._arena.tree.blocks
         self._chunk = layout.chunk_tokens
-        self._has_blocks = bool(layout.pool_groups("token"))
         self._requests: dict[str, ArenaRequest] = {}
         self._failed_loads: set[str] = set()
         self._events: list[OffloadingEvent] | None = [] if events else None
@@ -118,20 +118,20 @@ class ValueManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT if the key can be read, HIT_PENDING while it is being written, else MISS."""
-        part, is_state = self._parts[key[-GROUP_BYTES:]]
+        part, is_state = self._parts[key[GROUP]]
         if not is_state:
             request = self._requests.get(req_context.req_id)
             if request is not None and not request.counted:
                 end = request.positions.get(key, 0)
                 if end > request.looked_until:
                     self._note_lookup(request, end)
-        block = self._blocks.get(key[:-GROUP_BYTES])
+        block = self._blocks.get(key[HASH])
         slot = block.state if is_state and block is not None else block
         if slot is None:
-            return LookupResult.MISS
+            return _MISS
         if slot.ready & part:
-            return LookupResult.HIT
-        return LookupResult.HIT_PENDING if slot.writing & part else LookupResult.MISS
+            return _HIT
+        return LookupResult.HIT_PENDING if slot.writing & part else _MISS
 
     def _note_lookup(self, request: ArenaRequest, end: int) -> None:
         """The first lookup is right behind what the device has; the others go up from there."""
@@ -158,11 +158,11 @@ class ValueManager(OffloadingManager):
         for key in keys:
             part, slot = find(key)
             if slot is None or not slot.ready & part:
-                pool = self._groups[key[-GROUP_BYTES:]].pool
+                pool = self._groups[key[GROUP]].pool
                 raise RuntimeError(f"key {key.hex()} of the {pool} pool was promised and is not there")
             slots.append(slot.pages)
-        deepest = max(keys, key=request.end_of)
-        end, last = request.end_of(deepest), deepest[:-GROUP_BYTES]
+        deepest = max(keys, key=request.positions.__getitem__)
+        end, last = request.positions[deepest], deepest[HASH]
         self._count_lookup(request, end)
         self._arena.reach(request.visit, last, end)
         self._arena.hold_state(request.visit, last)
@@ -186,8 +186,8 @@ class ValueManager(OffloadingManager):
 
     def _find(self, key: OffloadKey) -> tuple[int, Block | State | None]:
         """The part of a slot that the key stands for, and the slot."""
-        part, is_state = self._parts[key[-GROUP_BYTES:]]
-        block = self._blocks.get(key[:-GROUP_BYTES])
+        part, is_state = self._parts[key[GROUP]]
+        block = self._blocks.get(key[HASH])
         return part, block.state if is_state and block is not None else block
 
     # --- store ---
@@ -220,20 +220,20 @@ class ValueManager(OffloadingManager):
     def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
         """Neighbouring keys of one group together. States come alone, so that is quick."""
         if len(keys) == 1:
-            return [(self._groups[keys[0][-GROUP_BYTES:]], keys)]
+            return [(self._groups[keys[0][GROUP]], keys)]
         groups = []
         at = 0
         while at < len(keys):
-            suffix, end = keys[at][-GROUP_BYTES:], len(keys)
-            if keys[-1][-GROUP_BYTES:] != suffix:
-                end = next(later for later in range(at + 1, len(keys)) if keys[later][-GROUP_BYTES:] != suffix)
+            suffix, end = keys[at][GROUP], len(keys)
+            if keys[-1][GROUP] != suffix:
+                end = next(later for later in range(at + 1, len(keys)) if keys[later][GROUP] != suffix)
             groups.append((self._groups[suffix], keys[at:end]))
             at = end
         return groups
 
     def _place_state(self, request: ArenaRequest, key: OffloadKey, part: int) -> tuple[Run, ...] | None:
         """Where this part of a state is to be written; None if it is there, not wanted, or has no room."""
-        block_hash = key[:-GROUP_BYTES]
+        block_hash = key[HASH]
         block = self._blocks.get(block_hash)
         state = block.state if block is not None else None
         if state is not None:
@@ -266,10 +266,10 @@ class ValueManager(OffloadingManager):
         first = last - len(keys)
         hashes: Sequence[bytes] = visit.chain
         in_chain = not end % self._chunk and first >= 0 and last <= len(hashes)
-        if not in_chain or hashes[first] != keys[0][:-GROUP_BYTES]:
-            hashes, first, last = [key[:-GROUP_BYTES] for key in keys], 0, len(keys)
+        if not in_chain or hashes[first] != keys[0][HASH]:
+            hashes, first, last = [key[HASH] for key in keys], 0, len(keys)
         missing = arena.missing_blocks(hashes, first, last, group.part, group.needed_everywhere)
-        arena.reach(visit, keys[-1][:-GROUP_BYTES], end)
+        arena.reach(visit, keys[-1][HASH], end)
         blocks = [
             self._blocks.get(hashes[at]) or arena.reach(visit, hashes[at], request.end_of(keys[at - first]))
             for at in missing
