@@ -41,8 +41,10 @@ def test_only_what_vram_had_lost_counts() -> None:
         for klass, lost in ((ONCE, False), (OFTEN, True)):
             index.request()
             index.made(klass)
+            for age_bin in range(1, bin_of(1_000.0) + 1):
+                index.aged(klass, age_bin)
             index.used(klass, 1_000.0, lost)
-    assert index.index(OFTEN)[0] > 3 * index.index(ONCE)[0]
+    assert index.index(OFTEN)[0] > 5 * index.index(ONCE)[0]
 
 
 def refreshed(index: ReuseIndex, klass: int) -> list[float]:
