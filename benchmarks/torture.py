@@ -7,8 +7,10 @@ token that was just as likely as the other, it is a tie: rounding decided, not t
 once, the first token's log-probability must be within what batching alone changes. Checksums of all slots are on
 (`verify`).
 
-How often rounding decides depends on the processor: behind a cached prefix, the rest is computed in other pieces.
-`--policy none` asks the same of an engine without a host tier, whose differences are its own.
+How often rounding decides depends on the processor: behind a cached prefix, and among other requests, a prompt is
+computed in other pieces. So an answer that differs is asked for again at the end, without any cache, in other pieces
+and among the same requests in other orders. If the engine gives it by itself, it counts as rounding, and only
+otherwise as wrong. `--policy none` asks everything of an engine without a host tier, whose differences are its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,15 @@ import httpx
 
 from app.demo.model import build_demo_model
 from benchmarks.real_engine import HOST_TIER, metrics, running_engine
+from benchmarks.torture_prompts import BLOCK, Prompts, Tokens
 
-BLOCK = 384
-LONGEST = 2_300
 AT_ONCE = 8
-#: An engine without any cache shows as much between alone and eight at once.
+#: An engine without any cache shows as much between alone and eight at once, for most prompts.
 LOGPROB_TOLERANCE = 0.15
+#: Within this, two first log-probabilities come from one way of computing.
+SAME_LOGPROB = 0.05
+#: How often the engine is asked whether it gives a differing answer by itself.
+OPINIONS = 40
 LIMIT_SECONDS = 600.0
 #: 40 blocks of VRAM for tokens and states; 25 token slots and 6 state slots in the host tier.
 FLAGS = {"kv-cache-memory-bytes": 16_000_000, "max-model-len": 6_144}
@@ -46,8 +51,6 @@ HOST_BYTES = 20_000_000
 REFERENCE_TOKENS = 2_300
 #: The engine lets its caches be emptied.
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
-
-Tokens = tuple[int, ...]
 
 
 def host_tier(**change: Any) -> dict[str, Any]:
@@ -83,6 +86,21 @@ class Reply:
         token, logprob = max(self.likely[0].items(), key=lambda item: item[1])
         return abs(other.likely[0].get(token, float("-inf")) - logprob)
 
+    def same_beginning(self, other: Reply, answer_tokens: int) -> bool:
+        """Whether both begin with the same tokens, and find the first as likely."""
+        same_tokens = self.tokens[:answer_tokens] == other.tokens[:answer_tokens]
+        return same_tokens and self.first_difference(other) <= SAME_LOGPROB
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An answer that differs, and how to have the engine compute its first tokens anew, without any cache."""
+
+    told: str
+    found: Reply
+    answer_tokens: int
+    again: Callable[[], Reply]
+
 
 @dataclass
 class Report:
@@ -92,6 +110,7 @@ class Report:
     asked: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     ties: list[str] = field(default_factory=list)
+    rounding: list[str] = field(default_factory=list)
     largest_logprob_difference: float = 0.0
     counters: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -143,55 +162,6 @@ def empty(base_url: str, host_too: bool = False) -> bool:
     return bool(response.json()["success"])
 
 
-class Prompts:
-    """Sessions that grow and fork, by chance but the same for the same seed."""
-
-    def __init__(self, seed: str) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - nothing secret
-        self._sessions: list[Tokens] = []
-
-    def next(self) -> tuple[str, Tokens]:
-        """A kind and a prompt."""
-        kinds = (
-            ("new", "short", "boundary")
-            if not self._sessions
-            else ("new", "short", "boundary", *3 * ("grow", "fork", "again"))
-        )
-        kind = self.rng.choice(kinds)
-        tokens = getattr(self, f"_{kind}")()[:LONGEST]
-        if kind != "again":
-            self._sessions = [*self._sessions, tokens][-12:]
-        return kind, tokens
-
-    def boundary_length(self, most_blocks: int) -> int:
-        """At the end of a block, or one beside it."""
-        return self.rng.randint(1, most_blocks) * BLOCK + self.rng.choice((-1, 0, 1))
-
-    def fresh(self, length: int) -> Tokens:
-        """Tokens that nobody has asked for."""
-        return tuple(self.rng.randrange(3, 500) for _ in range(length))
-
-    def _new(self) -> Tokens:
-        return self.fresh(self.rng.randint(BLOCK, 2_500))
-
-    def _short(self) -> Tokens:
-        return self.fresh(self.rng.randint(1, BLOCK - 1))
-
-    def _boundary(self) -> Tokens:
-        return self.fresh(self.boundary_length(5))
-
-    def _again(self) -> Tokens:
-        return self.rng.choice(self._sessions)
-
-    def _grow(self) -> Tokens:
-        return self._again() + self.fresh(self.rng.randint(1, 2 * BLOCK))
-
-    def _fork(self) -> Tokens:
-        trunk = self._again()
-        at = self.rng.choice((self.rng.randint(1, len(trunk)), self.boundary_length(max(len(trunk) // BLOCK, 1))))
-        return trunk[:at] + self.fresh(self.rng.randint(1, BLOCK))
-
-
 class Torture:
     """Rounds against one engine. Two tokens whose log-probabilities are no more than `tie` apart may stand for one
     another: by default only if they are equal.
@@ -205,6 +175,8 @@ class Torture:
         self._alone, self._together = Prompts(f"alone {seed}"), Prompts(f"together {seed}")
         self._cold: dict[tuple[Tokens, int], Reply] = {}
         self._salts = 0
+        self._doubts: list[Doubt] = []
+        self._again = random.Random(seed)  # noqa: S311 - nothing secret
 
     def run(self, rounds: int, limit_seconds: float = float("inf")) -> Report:
         """Half of them one at a time; every fourth round eight at once, every fourth with some given up.
@@ -219,6 +191,9 @@ class Torture:
             self.report.rounds += 1
         self.report.seconds = time.monotonic() - began
         self.report.counters = _rises(before, metrics(self._base_url))
+        for doubt in self._doubts:
+            own = any(doubt.found.same_beginning(doubt.again(), doubt.answer_tokens) for _ in range(OPINIONS))
+            (self.report.rounding if own else self.report.wrong).append(doubt.told)
         return self.report
 
     def _serial(self, count: int = 3) -> None:
@@ -240,7 +215,10 @@ class Torture:
             return
         gap = cold.gap(found)
         told = f"{kind}, {len(tokens)} tokens: {found.tokens} instead of {cold.tokens}, {gap:.3f} less likely"
-        (self.report.ties if gap <= self._tie else self.report.wrong).append(told)
+        if gap <= self._tie:
+            self.report.ties.append(told)
+        else:
+            self._doubts.append(Doubt(told, found, 8, lambda: self._in_pieces(tokens, 8)))
 
     def _abort(self) -> None:
         """One is given up and then asked for again; two are given up at once."""
@@ -276,20 +254,43 @@ class Torture:
                 self._empty(host_too=True)
             found = [reply.result() for reply in replies]
         self.report.asked["at once"] += len(prompts)
-        for tokens, reply in zip(prompts, found, strict=True):
-            self._compare_first(tokens, reply)
+        for number, reply in enumerate(found):
+            self._compare_first(tuple(zip(prompts, answers, strict=True)), number, reply)
 
-    def _compare_first(self, tokens: Tokens, found: Reply) -> None:
+    def _compare_first(self, asked: tuple[tuple[Tokens, int], ...], number: int, found: Reply) -> None:
+        tokens = asked[number][0]
         difference = self._without_cache(tokens, 1).first_difference(found)
         self.report.largest_logprob_difference = max(self.report.largest_logprob_difference, difference)
         if difference > LOGPROB_TOLERANCE:
-            self.report.wrong.append(f"at once, {len(tokens)} tokens: first log-probability differs by {difference}")
+            told = f"at once, {len(tokens)} tokens: first log-probability differs by {difference:.3f}"
+            self._doubts.append(Doubt(told, found, 1, lambda: self._among_others(asked, number)))
 
     def _without_cache(self, tokens: Tokens, answer_tokens: int) -> Reply:
         if (tokens, answer_tokens) not in self._cold:
-            self._salts += 1
-            self._cold[tokens, answer_tokens] = ask(self._base_url, tokens, answer_tokens, f"salt {self._salts}")
+            self._cold[tokens, answer_tokens] = ask(self._base_url, tokens, answer_tokens, self._salt())
         return self._cold[tokens, answer_tokens]
+
+    def _in_pieces(self, tokens: Tokens, answer_tokens: int) -> Reply:
+        """The beginning was computed by earlier requests: nothing but VRAM's own cache is of use."""
+        salt, last = self._salt(), (len(tokens) - 1) // BLOCK
+        for blocks in sorted(self._again.sample(range(1, last + 1), self._again.randint(0, last))):
+            ask(self._base_url, tokens[: blocks * BLOCK + 1], 1, salt)
+        return ask(self._base_url, tokens, answer_tokens, salt)
+
+    def _among_others(self, asked: tuple[tuple[Tokens, int], ...], number: int) -> Reply:
+        """All of them once more, in another order and not quite at the same moment."""
+        order = self._again.sample(range(len(asked)), len(asked))
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+            replies = {}
+            for other in order:
+                replies[other] = pool.submit(ask, self._base_url, *asked[other], self._salt())
+                if self._again.random() < 0.3:
+                    time.sleep(self._again.uniform(0, 0.3))
+            return [replies[other].result() for other in range(len(asked))][number]
+
+    def _salt(self) -> str:
+        self._salts += 1
+        return f"salt {self._salts}"
 
 
 def _rises(before: dict[tuple[str, ...], float], after: dict[tuple[str, ...], float]) -> dict[str, float]:
@@ -347,6 +348,7 @@ def text(report: Report) -> str:
             counted,
             f"largest difference of a first log-probability, eight at once: {report.largest_logprob_difference:.3f}",
             *[f"tie: {told}" for told in report.ties],
+            *[f"rounding, as without a cache: {told}" for told in report.rounding],
             *report.wrong,
             "fine" if report.fine else "NOT FINE",
         ]

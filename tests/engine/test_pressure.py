@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.real_engine import metrics, prompt, running_engine
-from benchmarks.torture import BLOCK, ENVIRONMENT, FLAGS, ask, empty, host_tier
+from benchmarks.torture import ENVIRONMENT, FLAGS, ask, empty, host_tier
+from benchmarks.torture_prompts import BLOCK
 
 pytestmark = pytest.mark.engine
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.real_engine import metrics, prompt, running_engine
-from benchmarks.torture import BLOCK, ENVIRONMENT, FLAGS, ask, empty, host_tier
+from benchmarks.torture import ENVIRONMENT, FLAGS, ask, empty, host_tier
+from benchmarks.torture_prompts import BLOCK
 from engine.residency_place import ID_VARIABLE, directory_of
 
 pytestmark = pytest.mark.engine
