@@ -122,6 +122,15 @@ def stop_tree(process: subprocess.Popen[str]) -> None:
     process.wait(STOP_LIMIT_SECONDS)
 
 
+def parallel(workers: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Flags and environment of an engine with so many tensor parallel workers, each on a core of its own: left to
+    itself, vLLM has all of them wait for each other on all cores.
+    """
+    if workers == 1:
+        return {}, {}
+    return {"tensor-parallel-size": workers}, {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(workers)))}
+
+
 def prompt(seed: int, length: int) -> list[int]:
     """Random tokens: no two seeds share a block."""
     rng = random.Random(seed)  # noqa: S311 - nothing secret

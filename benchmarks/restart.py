@@ -31,7 +31,7 @@ import psutil
 from app.demo.model import build_demo_model
 from app.supervisor.processes import Process
 from app.supervisor.sharedmemory import files_of, remove_unused
-from benchmarks.real_engine import HOST_TIER, Answer, EngineProcess, complete, metrics, prompt, running_engine
+from benchmarks.real_engine import HOST_TIER, Answer, EngineProcess, complete, metrics, parallel, prompt, running_engine
 from engine.config import EVICTION_POLICIES
 from engine.residency_place import ID_VARIABLE, directory_of
 
@@ -87,11 +87,11 @@ def endings(count: int, first: int = 0) -> list[Ending]:
 
 
 def find(pid: int, target: str) -> psutil.Process:
-    """Which process is meant, of the engine whose API server has this pid."""
+    """Which process is meant, of the engine whose API server has this pid; of several workers the last one."""
     main = psutil.Process(pid)
     if not TARGETS[target]:
         return main
-    return next(child for child in main.children(recursive=True) if TARGETS[target] in _title(child))
+    return [child for child in main.children(recursive=True) if TARGETS[target] in _title(child)][-1]
 
 
 def _title(process: psutil.Process) -> str:
@@ -138,8 +138,9 @@ def _ask(url: str, tokens: list[int]) -> None:
 class Rig:
     """One model, one identity, engine after engine."""
 
-    def __init__(self, directory: Path, model: Path, identifier: str, policy: str = "lru") -> None:
+    def __init__(self, directory: Path, model: Path, identifier: str, policy: str = "lru", workers: int = 1) -> None:
         self.model = model
+        self.flags, self.environment = parallel(workers)
         self.log = directory / "engine.log"  # of the last start
         self.identifier = identifier
         self.config: dict[str, Any] = json.loads(json.dumps(HOST_TIER))
@@ -154,7 +155,8 @@ class Rig:
     def engine(self, **extra: Any) -> Iterator[EngineProcess]:
         """A start of the engine."""
         config = self.config | {"kv_connector_extra_config": self.config["kv_connector_extra_config"] | extra}
-        with running_engine(self.model, self.log, config, {ID_VARIABLE: self.identifier}, FLAGS) as engine:
+        environment = self.environment | {ID_VARIABLE: self.identifier}
+        with running_engine(self.model, self.log, config, environment, FLAGS | self.flags) as engine:
             yield engine
 
     def left_over(self) -> list[str]:

@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 
 from app.demo.model import build_demo_model
-from benchmarks.real_engine import HOST_TIER, metrics, running_engine
+from benchmarks.real_engine import HOST_TIER, metrics, parallel, running_engine
 from benchmarks.torture_prompts import BLOCK, Prompts, Tokens
 
 AT_ONCE = 8
@@ -325,14 +325,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no round after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", default="lru", help="none: without a host tier, and with more VRAM")
+    parser.add_argument("--workers", type=int, default=1, help="tensor parallel")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tierdeck-torture-") as directory:
         model = build_demo_model(Path(directory) / "demo")
         alone = arguments.policy == "none"
         tier, flags = (None, FLAGS | ROOMY) if alone else (host_tier(eviction_policy=arguments.policy), FLAGS)
+        more_flags, more_environment = parallel(arguments.workers)
+        flags |= more_flags | {"kv-cache-memory-bytes": flags["kv-cache-memory-bytes"] // arguments.workers}
         log = Path(directory) / "engine.log"
-        with running_engine(model, log, tier, ENVIRONMENT, flags) as engine, telling(log):
+        with running_engine(model, log, tier, ENVIRONMENT | more_environment, flags) as engine, telling(log):
             report = Torture(engine.base_url, arguments.seed).run(arguments.rounds, arguments.seconds)
     print(json.dumps(vars(report)) if arguments.json else text(report))
     return 0 if report.fine else 1

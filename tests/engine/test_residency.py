@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ LENGTHS = (3_000, 8_000)
 WHOLE = sum(whole_blocks(length) for length in LENGTHS)
 PROMPTS = [prompt(900 + length, length) for length in LENGTHS]
 KILLED = Ending("SIGKILL", "worker", "storing")
-HALF = {"cpu_bytes_to_use": "512MiB", "mamba_state_slots_reference_tokens": 16_384}
+HALF: dict[str, Any] = {"cpu_bytes_to_use": "512MiB", "mamba_state_slots_reference_tokens": 16_384}
+PROFILES: tuple[tuple[str, dict[str, Any]], ...] = (("lru", HALF), ("value", HALF), ("value", {}), ("lru", HALF))
 TAKEN_OVER = "were taken over from another eviction_policy"
 
 
@@ -27,13 +29,16 @@ def ask(engine: EngineProcess) -> tuple[list[tuple[int, ...]], float]:
     return answers, metrics(engine.base_url).get(HITS, 0.0) - before
 
 
-def test_sessions_outlive_engines_that_are_killed_one_after_the_other(tmp_path: Path, demo_model: Path) -> None:
-    """SIGKILL of the worker while a prompt is stored, again and again, and each time a start with another profile: half
-    the memory and another split, one arena in its place, an arena as large as before, and a split again. Each time all
-    whole blocks of both sessions come from the host, and the answers are the same; nothing else is left behind.
+@pytest.mark.parametrize(("workers", "profiles"), [(1, PROFILES), (2, PROFILES[1:])], ids=["one", "two"])
+def test_sessions_outlive_engines_that_are_killed_one_after_the_other(
+    tmp_path: Path, demo_model: Path, workers: int, profiles: tuple[tuple[str, dict[str, Any]], ...]
+) -> None:
+    """SIGKILL of the (last) worker while a prompt is stored, again and again, and each time a start with another
+    profile: half the memory and another split, one arena in its place, an arena as large as before, and a split again.
+    Each time all whole blocks of both sessions come from the host, and the answers are the same; nothing else is left
+    behind. With two workers, each has its own part of every slot.
     """
-    rig = Rig(tmp_path, demo_model, f"test-{os.getpid()}")
-    profiles = (("lru", HALF), ("value", HALF), ("value", {}), ("lru", HALF))
+    rig = Rig(tmp_path, demo_model, f"test-{os.getpid()}", workers=workers)
     try:
         with rig.engine() as engine:
             cold, _ = ask(engine)
