@@ -33,7 +33,7 @@ import httpx
 
 from app.demo.model import build_demo_model
 from benchmarks.real_engine import HOST_TIER, metrics, parallel, running_engine
-from benchmarks.torture_prompts import BLOCK, Prompts, Tokens
+from benchmarks.torture_prompts import BLOCK, LONGEST, Prompts, Tokens
 
 AT_ONCE = 8
 #: An engine without any cache shows as much between alone and eight at once, for most prompts.
@@ -334,6 +334,7 @@ def main() -> int:
         tier, flags = (None, FLAGS | ROOMY) if alone else (host_tier(eviction_policy=arguments.policy), FLAGS)
         more_flags, more_environment = parallel(arguments.workers)
         flags |= more_flags | {"kv-cache-memory-bytes": flags["kv-cache-memory-bytes"] // arguments.workers}
+        flags |= {"max-model-len": 2 * LONGEST}  # half as much VRAM could not hold a longer one
         log = Path(directory) / "engine.log"
         with running_engine(model, log, tier, ENVIRONMENT | more_environment, flags) as engine, telling(log):
             report = Torture(engine.base_url, arguments.seed).run(arguments.rounds, arguments.seconds)
