@@ -5,6 +5,7 @@ Nothing here knows vLLM, requests or bytes of a device: a `Visit` is a request's
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -43,7 +44,8 @@ class OneArena:
         self.demotes = demote
         self.clock = clock
         self.lineage = Lineage(self.policy, clock)
-        self.superseded: dict[State, None] = {}
+        #: A plain dict takes long to find its first one when many before it have gone.
+        self.superseded: OrderedDict[State, None] = OrderedDict()
         self._reason = ORPHANED  # of the blocks that go now, and how long they had not been used
         self._idle_seconds = 0.0
         self._failures = 0

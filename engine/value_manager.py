@@ -201,26 +201,47 @@ class ValueManager(OffloadingManager):
             request.update_chain(self._chunk)
         placed: list[OffloadKey] = []
         slots: list[tuple[Run, ...]] = []
-        for group, some in self._by_group(list(keys)):
-            if group.pool == "token":
-                if group.needed_everywhere or not request.windows_stale:
-                    self._place_blocks(request, group, some, placed, slots)
-                continue
-            for key in some:
-                pages = self._place_state(request, key, group.part)
-                if pages is not None:
-                    placed.append(key)
-                    slots.append(pages)
+        if len(keys) == 1:
+            self._place_one(request, next(iter(keys)), placed, slots)
+        else:
+            for group, some in self._by_group(list(keys)):
+                self._place(request, group, some, placed, slots)
         freed = self._take_freed() if self._arena.freed else []
         if not placed:
             return PrepareStoreOutput(placed, _NOWHERE, freed)
         request.transfers += len(placed)
         return PrepareStoreOutput(placed, PagesSpec(slots), freed)
 
+    def _place_one(
+        self, request: ArenaRequest, key: OffloadKey, placed: list[OffloadKey], slots: list[tuple[Run, ...]]
+    ) -> None:
+        """States come alone, each part of them, so that has to be quick."""
+        part, is_state = self._parts[key[GROUP]]
+        if not is_state:
+            self._place(request, self._groups[key[GROUP]], [key], placed, slots)
+            return
+        pages = self._place_state(request, key, part)
+        if pages is not None:
+            placed.append(key)
+            slots.append(pages)
+
+    def _place(
+        self,
+        request: ArenaRequest,
+        group: GroupLayout,
+        keys: list[OffloadKey],
+        placed: list[OffloadKey],
+        slots: list[tuple[Run, ...]],
+    ) -> None:
+        if group.pool == "token":
+            if group.needed_everywhere or not request.windows_stale:
+                self._place_blocks(request, group, keys, placed, slots)
+            return
+        for key in keys:
+            self._place_one(request, key, placed, slots)
+
     def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
-        """Neighbouring keys of one group together. States come alone, so that is quick."""
-        if len(keys) == 1:
-            return [(self._groups[keys[0][GROUP]], keys)]
+        """Neighbouring keys of one group together."""
         groups = []
         at = 0
         while at < len(keys):
@@ -283,10 +304,12 @@ class ValueManager(OffloadingManager):
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
-        find, end_write = self._find, self._arena.end_write
+        parts, blocks, end_write = self._parts, self._blocks, self._arena.end_write
         readable = []
         for key in keys:
-            part, slot = find(key)
+            part, is_state = parts[key[GROUP]]
+            block = blocks.get(key[HASH])
+            slot = block.state if is_state and block is not None else block
             if slot is not None and end_write(slot, part, success):
                 readable.append(key)
         if self._events is not None:

@@ -48,6 +48,13 @@ class _Group:
             found.append(state)
         return found
 
+    def age(self, step: int) -> None:
+        """It has one member, which is that old now."""
+        self.step = step
+        for state in self.members:
+            state.age_step = step
+            self.due = self._due(state)
+
     def push(self, state: State, ticket: int) -> None:
         """An entry in the heap; the one before is passed over from now on."""
         state.ticket = ticket
@@ -71,6 +78,10 @@ class _Group:
         for entry in passed:
             heappush(heap, entry)
         return found
+
+
+def _step_of(state: State, least: int, now: float) -> int:
+    return min(bisect_right(STEP_ENDS, now - state.last_used, least), STEPS - 1)
 
 
 class ValuePolicy(StatePolicy):
@@ -175,11 +186,23 @@ class ValuePolicy(StatePolicy):
         due = [group for group in self._groups.values() if group.due <= now]
         for group in sorted(due, key=attrgetter("step"), reverse=True):
             members, next_step = group.members, group.step + 1
-            for state in group.aged(now):
+            aged = group.aged(now)
+            if len(aged) == len(members) and self._age_whole(group, _step_of(aged[0], next_step, now)):
+                continue
+            for state in aged:
                 del members[state]
-                self._put(state, min(bisect_right(STEP_ENDS, now - state.last_used, next_step), STEPS - 1))
+                self._put(state, _step_of(state, next_step, now))
             if not members:
                 del self._groups[group.klass * STEPS + group.step]
+
+    def _age_whole(self, group: _Group, step: int) -> bool:
+        """Most groups have one member, and nobody is where it goes; True if that was so."""
+        key = group.klass * STEPS
+        if len(group.members) > 1 or key + step in self._groups:
+            return False
+        self._groups[key + step] = self._groups.pop(key + group.step)
+        group.age(step)
+        return True
 
     def clear(self) -> None:
         """Forget the states, not what was learned."""
