@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from engine.prefix_tree import Klass
@@ -260,21 +261,25 @@ _PLACES: Final = tuple(_place(step) for step in range(1, STEPS))
 
 def _best_rates(made: float, used: list[float], lost: list[float]) -> list[float]:
     """For each bin: of all ages up to which one may wait, the best ratio of lost uses to time waited."""
+    still_lost = [*accumulate(reversed(lost), initial=0.0)]
+    still_lost.reverse()
     rates: list[float] = []
     for start in range(BINS):
-        rates.append(_best_rate(start, made, used, lost))
+        rates.append(_best_rate(start, made, used, lost, still_lost))
         made -= used[start]
     return rates
 
 
-def _best_rate(start: int, waiting: float, used: list[float], lost: list[float]) -> float:
-    """From somewhere in the first bin on, of which the rest is before us."""
+def _best_rate(start: int, waiting: float, used: list[float], lost: list[float], still_lost: list[float]) -> float:
+    """From somewhere in the first bin on, of which the rest is before us. `still_lost`: of each bin and all later."""
     begin = EDGES[start] * _BEGIN if start else 4.0
     end = EDGES[start + 1]
     now_used, uses = used[start] * 0.6, lost[start] * 0.6
     seconds = now_used * max(1.0, (end - begin) / 2) + (waiting - now_used) * (end - begin)
     best = uses / seconds
     for at in range(start + 1, BINS):
+        if uses + still_lost[at] <= best * seconds:
+            break  # not even if all that comes came at once
         waiting -= now_used
         begin, end = end, EDGES[at + 1]
         now_used = used[at]
