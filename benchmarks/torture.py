@@ -175,7 +175,7 @@ class Torture:
         self._alone, self._together = Prompts(f"alone {seed}"), Prompts(f"together {seed}")
         self._cold: dict[tuple[Tokens, int], Reply] = {}
         self._salts = 0
-        self._doubts: list[Doubt] = []
+        self.doubts: list[Doubt] = []
         self._again = random.Random(seed)  # noqa: S311 - nothing secret
 
     def run(self, rounds: int, limit_seconds: float = float("inf")) -> Report:
@@ -191,10 +191,15 @@ class Torture:
             self.report.rounds += 1
         self.report.seconds = time.monotonic() - began
         self.report.counters = _rises(before, metrics(self._base_url))
-        for doubt in self._doubts:
+        self.settle()
+        return self.report
+
+    def settle(self) -> None:
+        """What differs is wrong if the engine does not compute it without any cache, however often it is asked."""
+        for doubt in self.doubts:
             own = any(doubt.found.same_beginning(doubt.again(), doubt.answer_tokens) for _ in range(OPINIONS))
             (self.report.rounding if own else self.report.wrong).append(doubt.told)
-        return self.report
+        self.doubts.clear()
 
     def _serial(self, count: int = 3) -> None:
         for _ in range(count):
@@ -218,7 +223,7 @@ class Torture:
         if gap <= self._tie:
             self.report.ties.append(told)
         else:
-            self._doubts.append(Doubt(told, found, 8, lambda: self._in_pieces(tokens, 8)))
+            self.doubts.append(Doubt(told, found, 8, lambda: self._in_pieces(tokens, 8)))
 
     def _abort(self) -> None:
         """One is given up and then asked for again; two are given up at once."""
@@ -263,7 +268,7 @@ class Torture:
         self.report.largest_logprob_difference = max(self.report.largest_logprob_difference, difference)
         if difference > LOGPROB_TOLERANCE:
             told = f"at once, {len(tokens)} tokens: first log-probability differs by {difference:.3f}"
-            self._doubts.append(Doubt(told, found, 1, lambda: self._among_others(asked, number)))
+            self.doubts.append(Doubt(told, found, 1, lambda: self._among_others(asked, number)))
 
     def _without_cache(self, tokens: Tokens, answer_tokens: int) -> Reply:
         if (tokens, answer_tokens) not in self._cold:
