@@ -19,7 +19,7 @@ from app.supervisor.processes import Process, process_table
 DIRECTORY = Path("/dev/shm")  # noqa: S108 - the shared-memory mount itself is what is meant
 
 #: Names of the engine's working files. A host tier that outlives its engine has another name and stays.
-PATTERNS = ("psm_*", "sem.mp-*", "torch_*", "nccl-*", "vllm_offload_*")
+PATTERNS = ("psm_*", "sem.mp-*", "torch_*", "nccl-*", "vllm_dist_*", "vllm_offload_*")
 
 
 @dataclass(frozen=True, order=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.real_engine import EngineProcess, complete, metrics, prompt
-from benchmarks.restart import HITS, Ending, Rig, end, whole_blocks
+from benchmarks.restart import HITS, SHARED_MEMORY, Ending, Rig, end, whole_blocks
 
 pytestmark = pytest.mark.engine
 
@@ -29,6 +29,11 @@ def ask(engine: EngineProcess) -> tuple[list[tuple[int, ...]], float]:
     return answers, metrics(engine.base_url).get(HITS, 0.0) - before
 
 
+def talking() -> set[str]:
+    """Through these, workers on one machine exchange what they computed."""
+    return {path.name for path in SHARED_MEMORY.glob("vllm_dist_*")}
+
+
 @pytest.mark.parametrize(("workers", "profiles"), [(1, PROFILES), (2, PROFILES[1:])], ids=["one", "two"])
 def test_sessions_outlive_engines_that_are_killed_one_after_the_other(
     tmp_path: Path, demo_model: Path, workers: int, profiles: tuple[tuple[str, dict[str, Any]], ...]
@@ -36,8 +41,9 @@ def test_sessions_outlive_engines_that_are_killed_one_after_the_other(
     """SIGKILL of the (last) worker while a prompt is stored, again and again, and each time a start with another
     profile: half the memory and another split, one arena in its place, an arena as large as before, and a split again.
     Each time all whole blocks of both sessions come from the host, and the answers are the same; nothing else is left
-    behind. With two workers, each has its own part of every slot.
+    behind. With two workers, each has its own part of every slot, and they talk through files of vLLM's own.
     """
+    working_files = talking()
     rig = Rig(tmp_path, demo_model, f"test-{os.getpid()}", workers=workers)
     try:
         with rig.engine() as engine:
@@ -55,6 +61,7 @@ def test_sessions_outlive_engines_that_are_killed_one_after_the_other(
                 is_last = number + 1 == len(profiles)
                 end(engine, Ending("SIGTERM", "API server", "idle") if is_last else KILLED, PROMPTS[0], 3 + number)
         assert rig.left_over() == []
+        assert talking() <= working_files
         assert rig.memory.exists()
     finally:
         rig.forget()
