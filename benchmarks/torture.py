@@ -291,7 +291,8 @@ class Torture:
                 replies[other] = pool.submit(ask, self._base_url, *asked[other], self._salt())
                 if self._again.random() < 0.3:
                     time.sleep(self._again.uniform(0, 0.3))
-            return [replies[other].result() for other in range(len(asked))][number]
+            found = {other: reply.result() for other, reply in replies.items()}
+        return found[number]
 
     def _salt(self) -> str:
         self._salts += 1

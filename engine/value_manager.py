@@ -201,54 +201,34 @@ class ValueManager(OffloadingManager):
             request.update_chain(self._chunk)
         placed: list[OffloadKey] = []
         slots: list[tuple[Run, ...]] = []
-        if len(keys) == 1:
-            self._place_one(request, next(iter(keys)), placed, slots)
-        else:
-            for group, some in self._by_group(list(keys)):
-                self._place(request, group, some, placed, slots)
+        for suffix, some in self._by_group(list(keys)):
+            part, is_state = self._parts[suffix]
+            if not is_state:
+                self._place_blocks(request, self._groups[suffix], some, placed, slots)
+                continue
+            for key in some:
+                pages = self._place_state(request, key, part)
+                if pages is not None:
+                    placed.append(key)
+                    slots.append(pages)
         freed = self._take_freed() if self._arena.freed else []
         if not placed:
             return PrepareStoreOutput(placed, _NOWHERE, freed)
         request.transfers += len(placed)
         return PrepareStoreOutput(placed, PagesSpec(slots), freed)
 
-    def _place_one(
-        self, request: ArenaRequest, key: OffloadKey, placed: list[OffloadKey], slots: list[tuple[Run, ...]]
-    ) -> None:
-        """States come alone, each part of them, so that has to be quick."""
-        part, is_state = self._parts[key[GROUP]]
-        if not is_state:
-            self._place(request, self._groups[key[GROUP]], [key], placed, slots)
-            return
-        pages = self._place_state(request, key, part)
-        if pages is not None:
-            placed.append(key)
-            slots.append(pages)
-
-    def _place(
-        self,
-        request: ArenaRequest,
-        group: GroupLayout,
-        keys: list[OffloadKey],
-        placed: list[OffloadKey],
-        slots: list[tuple[Run, ...]],
-    ) -> None:
-        if group.pool == "token":
-            if group.needed_everywhere or not request.windows_stale:
-                self._place_blocks(request, group, keys, placed, slots)
-            return
-        for key in keys:
-            self._place_one(request, key, placed, slots)
-
-    def _by_group(self, keys: list[OffloadKey]) -> list[tuple[GroupLayout, list[OffloadKey]]]:
-        """Neighbouring keys of one group together."""
+    @staticmethod
+    def _by_group(keys: list[OffloadKey]) -> list[tuple[bytes, list[OffloadKey]]]:
+        """Neighbouring keys of one group together. States come alone, so that is quick."""
+        if len(keys) == 1:
+            return [(keys[0][GROUP], keys)]
         groups = []
         at = 0
         while at < len(keys):
             suffix, end = keys[at][GROUP], len(keys)
             if keys[-1][GROUP] != suffix:
                 end = next(later for later in range(at + 1, len(keys)) if keys[later][GROUP] != suffix)
-            groups.append((self._groups[suffix], keys[at:end]))
+            groups.append((suffix, keys[at:end]))
             at = end
         return groups
 
@@ -282,6 +262,8 @@ class ValueManager(OffloadingManager):
         placed: list[OffloadKey],
         slots: list[tuple[Run, ...]],
     ) -> None:
+        if request.windows_stale and not group.needed_everywhere:
+            return
         end, visit, arena = request.end_of(keys[-1]), request.visit, self._arena
         last = end // self._chunk
         first = last - len(keys)
@@ -304,12 +286,10 @@ class ValueManager(OffloadingManager):
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """All workers have copied (or failed to copy) the keys."""
-        parts, blocks, end_write = self._parts, self._blocks, self._arena.end_write
+        find, end_write = self._find, self._arena.end_write
         readable = []
         for key in keys:
-            part, is_state = parts[key[GROUP]]
-            block = blocks.get(key[HASH])
-            slot = block.state if is_state and block is not None else block
+            part, slot = find(key)
             if slot is not None and end_write(slot, part, success):
                 readable.append(key)
         if self._events is not None:

@@ -187,7 +187,7 @@ class ValuePolicy(StatePolicy):
         for group in sorted(due, key=attrgetter("step"), reverse=True):
             members, next_step = group.members, group.step + 1
             aged = group.aged(now)
-            if len(aged) == len(members) and self._age_whole(group, _step_of(aged[0], next_step, now)):
+            if len(aged) == len(members) == 1 and self._age_whole(group, _step_of(aged[0], next_step, now)):
                 continue
             for state in aged:
                 del members[state]
@@ -196,9 +196,9 @@ class ValuePolicy(StatePolicy):
                 del self._groups[group.klass * STEPS + group.step]
 
     def _age_whole(self, group: _Group, step: int) -> bool:
-        """Most groups have one member, and nobody is where it goes; True if that was so."""
+        """Most groups have one member, and mostly nobody is where it goes; True if that was so."""
         key = group.klass * STEPS
-        if len(group.members) > 1 or key + step in self._groups:
+        if key + step in self._groups:
             return False
         self._groups[key + step] = self._groups.pop(key + group.step)
         group.age(step)
